@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_found() {
+    fn missing_files_and_tests_of_the_architecture_page_are_found() {
         let text = "## The map\n| base/api | x | `nowhere.rs` |\n## Invariants\n1. **A.** Nothing.\n2. **B.**\n   \
                     (`base/api/tests/depth.rs::no_such_test`)\n";
         let faults = faults(text, Path::new("..")).expect("folders");

@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_packed_of_this_version_is_summed() {
+    fn checksums_cover_the_packages_of_this_version() {
         for (name, expected) in [
             ("ferry-0.1.0-amd64.tar.gz", true),
             ("ferry-0.1.0-envtest-amd64.tar.gz", true),

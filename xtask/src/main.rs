@@ -1,5 +1,5 @@
-//! The project's own chores: `cargo xtask up` runs a cluster, `cargo xtask test` passes everything that CI
-//! passes. Each step prints what it does, so that a log without a terminal can be read.
+//! The project's tasks: `cargo xtask up` runs a cluster, `cargo xtask test` runs everything that CI runs. Each step prints
+//! what it does, so that the log can be followed without a terminal.
 
 mod architecture;
 mod checks;

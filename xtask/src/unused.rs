@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_declared_and_never_named_is_found() {
+    fn unused_dependencies_are_found() {
         let manifest = "[package]\nname = \"a\"\n[dependencies]\nserde.workspace = true\nserde-json = \"1\"\n\
                         rustls = { version = \"1\" } # for its features\n[dev-dependencies]\ntempfile = \"3\"\n\
                         [features]\nx = []\n";

@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_new_pod_needs() {
+    fn node_features_that_a_new_pod_needs() {
         let check = |value: Value, expected: &[&str]| {
             assert_eq!(for_scheduling(&spec(value.clone())), expected, "{value}");
         };
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_resize_needs() {
+    fn node_features_that_a_resize_needs() {
         let check = |old: Value, new: Value, expected: &[&str]| {
             assert_eq!(for_update(&spec(old.clone()), &spec(new.clone())), expected, "{old} {new}");
         };

@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_toleration_does_not_say_it_tolerates() {
+    fn empty_toleration_fields_match_everything() {
         let taint = Words { key: "example.com/broken", value: "yes", effect: "NoExecute" };
         let check = |key, operator, value, effect, expected| {
             assert_eq!(

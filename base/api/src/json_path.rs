@@ -694,7 +694,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nests_or_leads_too_far_is_refused() {
+    fn json_paths_beyond_the_limits_are_refused() {
         let thread = std::thread::Builder::new().stack_size(1 << 20).spawn(|| {
             let filters = format!("{{.a{}}}", "[?(@".repeat(200_000));
             assert!(Template::parse(&filters).is_err());

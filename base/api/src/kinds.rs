@@ -48,25 +48,25 @@ pub struct Kind {
     pub short_names: Vec<Text>,
     pub categories: Vec<Text>,
     pub subresources: Vec<Subresource>,
-    /// Served without being asked for by `--runtime-config`.
+    /// Served by default, without `--runtime-config`.
     pub by_default: bool,
-    /// Where the objects lie, below `/registry/`; versions of one resource share it.
+    /// The store prefix below `/registry/`, shared by all versions of the resource.
     pub storage_prefix: Text,
     /// The version in which objects are stored and kept in the watch cache.
     pub storage_version: GroupVersionKind,
     /// The version that discovery's storage hash names, where it differs from the one stored.
     pub hash_version: Option<Text>,
-    /// How objects are read and written.
+    /// How objects are decoded and encoded.
     pub codec: Codec,
-    /// A delete answers with the object itself, not with a Status.
+    /// A delete returns the object instead of a Status.
     pub returns_deleted: bool,
-    /// Made when somebody asks, from what the nodes measure; nothing is stored.
+    /// Computed for each request from measurements of the nodes; nothing is stored.
     pub is_resource_metrics: bool,
-    /// What clients of a deprecated version are told.
+    /// The warning for clients of a deprecated version.
     pub deprecation: Option<Text>,
     /// Names the state of the definition that made the row; a built-in row never changes.
     pub generation: Option<Text>,
-    /// Its definition is being deleted: objects may go, but none may come.
+    /// Its definition is being deleted: objects can be deleted but not created.
     pub terminating: bool,
 }
 

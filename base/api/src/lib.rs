@@ -1,16 +1,15 @@
-//! The API itself, as data: which kinds exist, which fields they have, and what an object, a status,
-//! a selector and a quantity are. Codecs, OpenAPI and discovery are read off the same rows.
+//! The Kubernetes API as data: the kinds and their fields, and the types for objects, statuses, selectors and quantities.
+//! Codecs, OpenAPI and discovery are derived from the same rows.
 //!
-//! This room does no I/O and knows no server, no client and no storage. Built-in kinds and custom
-//! resources are the same rows; only where the rows come from differs.
+//! This crate does no I/O and knows no server, client or storage. Built-in kinds and custom resources use the same
+//! rows; only the source of the rows differs.
 //!
-//! Start reading at [`types`] (the field rows), then [`kinds`] (the kind rows), then [`object`]. An
-//! object comes in through [`decode`], the one pass behind [`json`] and [`yaml`], or through
-//! [`protobuf`]; [`defaulting`] and [`convert`] finish it. [`read`] and [`mod@write`] are for text of the server's own:
-//! what is stored. [`discovery`] and [`openapi`] tell clients
-//! about the rows; [`selector`], [`quantity`], [`time`], [`duration`] and [`names`] are the values all rooms share,
-//! [`quota`] what objects cost, [`certificate_request`] what is asked of a signer, and [`local_volume`] how volumes on a
-//! node's disk are named.
+//! Start reading at [`types`] (the field rows), then [`kinds`] (the kind rows), then [`object`]. [`decode`] is the single
+//! pass behind [`json`] and [`yaml`]; [`protobuf`] has its own decoder. [`defaulting`] and [`convert`] complete an object.
+//! [`read`] and [`mod@write`] are for the stored form. [`discovery`] and [`openapi`] publish the rows. [`selector`],
+//! [`quantity`], [`time`], [`duration`] and [`names`] are values that all crates share; [`quota`] computes the usage of
+//! objects, [`certificate_request`] parses the request in a CertificateSigningRequest, and [`local_volume`] names volumes
+//! on a node's disk.
 
 pub mod certificate_request;
 pub mod codec;

@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_not_read_as_one() {
+    fn json_that_is_not_an_object_is_refused() {
         for text in ["", "[]", "null", "{} {}", r#"{"metadata":{"managedFields":[{"fieldsV1":{]}}"#] {
             Object::read(text.as_bytes()).expect_err(text);
         }

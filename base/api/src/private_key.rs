@@ -178,7 +178,7 @@ V0lnWYdfDzDekuYlHXVYCFPTNDED+0K1xui9+TlCc0+lNrHXadaT5NGD
     }
 
     #[test]
-    fn what_is_no_key_is_refused() {
+    fn malformed_private_keys_are_refused() {
         for bad in ["", "x", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
             assert_eq!(pkcs8(bad.as_bytes()), Err(BadKey::NotPem));
         }

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_rows_do_not_know_is_refused() {
+    fn unknown_protobuf_fields_are_refused() {
         let (pod, schema) = object(json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}}));
         let mut message = encode_message(&pod, &schema).expect("encodes");
         message.extend([0xf8, 0x3f, 0x01]);

@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_path_leads_to_is_left_out() {
+    fn the_value_at_a_path_is_removed_from_the_text() {
         let json = br#"{"a":{"b":[{"c":{"d":"}]"},"e":1},{"c":[]},3,{"e":2,"c":null},{"f":{"c":1}}],"c":1},"c":{"a":2},"g":[]}"#;
         let check = |path: &[&str], expected: &str| {
             let left = without(json, path).map(|text| String::from_utf8(text).expect("text"));

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_said() {
+    fn views_report_type_mismatches() {
         let object = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": 3}});
         let error =
             of_object::<Pod>(object.as_object().expect("an object")).expect_err("a number is no name");

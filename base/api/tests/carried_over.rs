@@ -92,7 +92,7 @@ impl State {
 }
 
 #[test]
-fn what_is_carried_over_is_what_would_be_made_anew() {
+fn incremental_documents_equal_a_complete_rebuild() {
     // What is built in stays, and its documents take long to make.
     let builtin = Documents::new(State::default().own());
     for seed in 0..10 {

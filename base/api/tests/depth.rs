@@ -179,7 +179,7 @@ fn envelope(api_version: &str, kind: &str, message: &[u8]) -> Vec<u8> {
 
 /// An envelope in an envelope has no depth of its own.
 #[test]
-fn envelopes_in_envelopes_share_one_depth() {
+fn nested_envelopes_share_one_depth_budget() {
     on_small_stack(|| {
         let sets = |levels: usize| {
             (0..levels).fold(b"{}".to_vec(), |inner, _| {
@@ -216,7 +216,7 @@ fn envelopes_in_envelopes_share_one_depth() {
 
 /// What is copied by anchors and aliases is bounded in bytes.
 #[test]
-fn aliases_do_not_copy_without_end() {
+fn yaml_aliases_are_limited() {
     let check = |text: &str| match yaml::documents(text) {
         Ok(_) => panic!("{} bytes were read", text.len()),
         Err(error) => assert!(error.to_string().ends_with("document contains excessive aliasing"), "{error}"),

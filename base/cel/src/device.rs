@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_selector_is_refused() {
+    fn invalid_device_selectors_are_refused() {
         let check = |expression: &str, expected: &str| {
             let why = compile(expression).err().unwrap().to_string();
             assert!(why.contains(expected), "{expression}: {why}");

@@ -1,12 +1,12 @@
-//! The Common Expression Language as Kubernetes speaks it: its function libraries, its limits, and its
-//! words for what is wrong, on the `cel` crate.
+//! The Common Expression Language with Kubernetes' function libraries, cost limits and error messages, on top of the
+//! `cel` crate.
 //!
-//! An [`Environment`] declares variables and compiles an expression once; the [`Program`] is evaluated
-//! over JSON objects as often as needed. Match conditions of webhooks, admission policies and the
-//! validation rules of custom resources differ only in what they declare.
+//! An [`Environment`] declares variables and compiles an expression once; the [`Program`] is evaluated over JSON objects
+//! any number of times. Match conditions of webhooks, admission policies and the validation rules of custom resources
+//! differ only in their declarations.
 //!
-//! This room is pure: it reads no cluster and waits for nothing. An expression that asks the authorizer
-//! stops at the question; whoever evaluates finds out the answer and evaluates again (see [`access`]).
+//! This crate is pure: it reads no cluster state and never waits. Evaluation stops at a call of the authorizer; the caller
+//! obtains the decision and evaluates again (see [`access`]).
 //!
 //! Start reading at [`environment`], then [`program`]; `library/` has a file per library.
 

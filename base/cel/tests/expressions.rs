@@ -121,7 +121,7 @@ fn functions_of_kubernetes_libraries_give_upstreams_results() {
 }
 
 #[test]
-fn what_is_wrong_is_said_before_it_runs() {
+fn compile_errors_are_reported_before_evaluation() {
     let check = |source: &str, expected: &str| {
         assert_eq!(
             evaluate(source).expect_err(source),
@@ -172,7 +172,7 @@ fn failures_have_the_words_that_clients_know() {
 }
 
 #[test]
-fn an_expression_ends_when_its_budget_does() {
+fn an_expression_ends_at_its_cost_limit() {
     let expensive =
         "lists.range(1000).all(a, lists.range(1000).all(b, lists.range(1000).all(c, a + b + c >= 0)))";
     assert_eq!(evaluate(expensive), Err("operation cancelled: actual cost limit exceeded".into()));

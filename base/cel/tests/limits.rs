@@ -89,7 +89,7 @@ fn no_expression_exhausts_the_stack() {
 }
 
 #[test]
-fn what_is_too_long_or_too_deep_is_said() {
+fn expressions_beyond_the_limits_are_refused() {
     let too_long = format!("'{}'", "x".repeat(100_000));
     let why = evaluate(&too_long, &json!(null)).expect_err("too long");
     assert!(why.contains("expression code point size exceeds limit: size: 100002, limit 100000"), "{why}");
@@ -122,7 +122,7 @@ fn values_do_not_nest_without_end() {
 }
 
 #[test]
-fn work_is_paid_for_by_the_sizes_of_the_arguments() {
+fn cel_calls_are_charged_by_argument_sizes() {
     let long = "a".repeat(100_000);
     let numbers: Vec<usize> = (0..20_000).collect();
     let texts = vec![long.clone(); 10];

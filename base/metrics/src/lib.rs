@@ -1,13 +1,13 @@
-//! Metrics as Prometheus scrapes them: counters, gauges and histograms in families, and the pages of
-//! Prometheus' text format 0.0.4 that components serve.
+//! Metrics for Prometheus: families of counters, gauges and histograms, and the pages in Prometheus' text format 0.0.4
+//! that components serve.
 //!
-//! - [`Counters`], [`Gauges`], [`Histograms`]: families of `N` labels, made in constants or fields. A series is an atomic
-//!   or a few; who counts often keeps the series that [`Family::with`] returned.
-//! - [`Registry`]: what one component serves. One process may have several (`ferry server`).
-//! - [`Page`]: the text, also for values that are read when they are asked for.
-//! - [`process`], [`slis`]: what every component has.
+//! - [`Counters`], [`Gauges`], [`Histograms`]: families with `N` labels, in constants or fields. A series consists of one or
+//!   a few atomics; hot code keeps the series that [`Family::with`] returns.
+//! - [`Registry`]: the families of one component. A process can have several (`ferry server`).
+//! - [`Page`]: the text, also for values that are computed during the scrape.
+//! - [`process`], [`slis`]: metrics of every component.
 //!
-//! This room knows no component: names, labels and buckets stand where the values are counted.
+//! This crate knows no component: names, labels and buckets are declared where the values are counted.
 
 mod family;
 mod page;

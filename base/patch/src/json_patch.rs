@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_apply_is_refused() {
+    fn json_patches_that_do_not_apply_are_refused() {
         for patch in [
             r#"[{"op":"remove","path":"/a/zz"}]"#,
             r#"[{"op":"remove","path":"/l/3"}]"#,
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_patch_is_named_as_upstream_does() {
+    fn malformed_json_patches_have_upstreams_messages() {
         assert_eq!(
             refuse(r#"{"a":1}"#).to_string(),
             "error decoding patch: json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp"

@@ -220,7 +220,7 @@ fn all_of_a_new_object_is_its_writers() {
 }
 
 #[test]
-fn nothing_panics() {
+fn patches_never_panic_on_random_input() {
     let random = &mut Random(7);
     let schema = schema("apps", "Deployment");
     let strategic_cases: Value =
@@ -270,7 +270,7 @@ fn nothing_panics() {
 }
 
 #[test]
-fn what_nests_too_deep_is_refused() {
+fn field_sets_that_nest_too_deep_are_refused() {
     let mut deep = json!({});
     for _ in 0..500 {
         deep = json!({ "f:a": deep });

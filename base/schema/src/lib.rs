@@ -1,9 +1,8 @@
-//! Structural schemas of custom resources, as `apiextensions.k8s.io/v1` defines them: which schemas a
-//! definition may bring ([`check`]), what a request's object loses and gains by them ([`prune`],
-//! [`default`]), what is wrong with it ([`validate`], [`rules`]) and what OpenAPI tells of it ([`publish`]).
+//! Structural schemas of custom resources, as defined by `apiextensions.k8s.io/v1`: validation of the schemas themselves
+//! ([`check`]), pruning and defaults of objects ([`prune`], [`default`]), validation of objects ([`validate`], [`rules`])
+//! and OpenAPI ([`publish`]).
 //!
-//! This room works on JSON values. It knows no HTTP, no store and no registry; who keeps a schema for how
-//! long is the caller's choice.
+//! This crate works on JSON values. It knows no HTTP, store or registry; callers decide how long they keep a schema.
 //!
 //! Start reading at [`structural`].
 

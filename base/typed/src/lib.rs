@@ -1,9 +1,9 @@
-//! The JSON of Kubernetes' types in Rust: what reads and writes each of them is compiled here, once for the program.
+//! (De)serialization of Kubernetes' Rust types, compiled once for all crates.
 //!
-//! The types come with generic code that every crate compiles for itself, for as many types as a Pod is made of. The
-//! compiler (at every level of optimisation but 2 and 3) takes what a crate below has compiled already. This crate is below
-//! all others and names the types; it knows nothing of what they mean. A type that is not named here works as well, and is
-//! in the program once for each crate that reads it.
+//! The code for these types is generic, and by default every crate compiles it again for all types that a Pod consists of.
+//! At every optimization level except 2 and 3 the compiler reuses instances from crates below. This crate is below all
+//! others and names the types; it contains no logic. Types that are not listed here work as well, but are compiled once
+//! for each crate that uses them.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_compiled_here_reads_and_writes() {
+    fn compiled_types_round_trip() {
         let json = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p"},"spec":{"containers":[{"name":"c"}]}}"#;
         let pod: Pod = read(json).expect("a pod");
         assert_eq!(pod.spec.as_ref().expect("a spec").containers[0].name, "c");

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_is_counted() {
+    fn progress_counts_the_bytes_read() {
         let progress = Progress::begin("reading", None);
         let mut text = Vec::new();
         progress.reader(&b"twelve bytes"[..]).read_to_end(&mut text).unwrap();

@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_process_uses_is_read_from_the_kernel() {
+    fn process_usage_is_parsed_from_procfs() {
         let stat = "7 (a ) b) S 1 7 7 0 -1 4194560 1 0 0 0 250 50 0 0 20 0 9 0 1000 1 1";
         let usage = parse_usage(stat, "100 25 10 1 0 50 0", "110.00 200.00", 100.0).unwrap();
         assert_eq!((usage.resident_bytes, usage.cpu_seconds, usage.up_seconds), (102_400, 3.0, 100.0));

@@ -1,15 +1,14 @@
-//! kubectl: the command line of Kubernetes, against any server that speaks its API.
+//! kubectl: the command line of Kubernetes, for any server with the Kubernetes API.
 //!
-//! A line becomes a [`command`] with its [`flags`]; the [`kubeconfig`] says which server to call
-//! and as whom; [`discovery`] says which kinds it has; [`selection`] turns words and files into
-//! objects; [`printers`] show them. Each command is one file under [`commands`].
+//! A command line becomes a [`command`] with its [`flags`]; the [`kubeconfig`] selects the server and the credentials;
+//! [`discovery`] lists its kinds; [`selection`] converts arguments and files to objects; [`printers`] print them. Each
+//! command is one file in [`commands`].
 //!
-//! What it deliberately does not know: kinds. There is no table of them here, so a custom resource
-//! is handled as a built-in one; the few commands that read a pod's or a workload's fields
-//! (`describe`, `rollout`, `logs`) read them from plain JSON.
+//! This crate contains no table of kinds, so custom resources and built-in kinds use the same code. The few commands that
+//! read fields of a pod or a workload (`describe`, `rollout`, `logs`) read them from plain JSON.
 //!
-//! It starts in a few milliseconds: nothing is read, connected or encrypted before a command
-//! needs it (see [`cli::Cli`]), and one thread does all the work.
+//! A command starts in a few milliseconds: nothing is read, connected or encrypted before a command needs it (see
+//! [`cli::Cli`]), and one thread does all the work.
 //!
 //! Start reading at [`command::execute`], then [`commands`], then [`selection::Selection`].
 

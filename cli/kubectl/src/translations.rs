@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_translated_stays_english() {
+    fn missing_translations_fall_back_to_english() {
         let config = "Modify kubeconfig files";
         assert_eq!(translated(config, None), config);
         assert_eq!(translated(config, Some("de_DE")), "Verändere kubeconfig Dateien");

@@ -88,7 +88,7 @@ fn both_kubectls_print_the_same_on_one_cluster() {
 
 /// Upstream's kubectl deletes first and asks later; ours must not, so there is nothing to compare.
 #[test]
-fn what_cannot_be_made_again_is_not_deleted() {
+fn forced_replace_deletes_only_what_it_can_create_again() {
     let Some(cluster) = Cluster::find() else { return };
     let run = Run::new(&cluster, OURS, Path::new("force.txt"), "f");
     let must = |line: &str| {

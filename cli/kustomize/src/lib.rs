@@ -1,11 +1,11 @@
-//! kustomize: a kustomization's directory in, finished resources out.
+//! kustomize: builds resources from the directory of a kustomization.
 //!
-//! Resources are read, generated and gathered from bases and components, and changed by transformers; at
-//! the end names get their hashes and all that refers to a changed name follows. The outcome is kustomize
-//! v5.8.1's, to the order of resources and list elements.
+//! Resources are read, generated and collected from bases and components, and changed by transformers. At the end names
+//! get their hashes and references to them are updated. The output equals that of kustomize v5.8.1, including the
+//! order of resources and list elements.
 //!
-//! What it deliberately does not do: read the disk itself (see [`FileTree`]), fetch remote bases, render
-//! Helm charts, run plugins. It knows no cluster.
+//! This crate does not read the disk itself (see [`FileTree`]), fetch remote bases, render Helm charts or run plugins. It
+//! knows no cluster.
 //!
 //! Start reading at [`build`], then `target` (one kustomization), then `transform`.
 

@@ -75,7 +75,7 @@ fn kustomizations_build_what_upstream_builds() {
 }
 
 #[test]
-fn what_lies_elsewhere_is_refused_clearly() {
+fn remote_resources_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     for (text, words) in [
         ("resources: [https://example.com/base?ref=v1]", "is remote: remote bases and files are not fetched"),

@@ -13,9 +13,9 @@ pub enum Error {
     NothingRecorded(String),
     #[error("reach the cluster: {0}")]
     Connect(#[from] ferry_client::ConnectError),
-    #[error("ask for the trace: {0}")]
+    #[error("request the trace: {0}")]
     Ask(#[source] kube::Error),
-    #[error("ask for the trace: this server keeps none (it has no /ferry/v1/trace)")]
+    #[error("read the trace: this server has no /ferry/v1/trace")]
     NotKept,
     #[error("make the request: {0}")]
     Request(#[from] http::Error),

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_long_or_last_arrives_in_order() {
+    async fn coalesced_writes_of_a_client_arrive_in_order() {
         let (near, mut far) = tokio::io::duplex(1024);
         let mut io = CoalescedWrites::new(near);
         let writing = tokio::spawn(async move {

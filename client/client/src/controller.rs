@@ -25,7 +25,7 @@ use crate::informer::{AnyInformer, Object};
 use crate::reconcile::{self, Key, Reconcile, Workers};
 use crate::{Error, Event, Informer, Informers, NamespacedName, Outcome, Queue, Selection};
 
-/// Hands out a controller's informers and remembers them: the controller waits for all of them.
+/// Creates a controller's informers and records them, so that the controller waits until all are synced.
 #[derive(Clone)]
 pub struct Builder {
     name: &'static str,
@@ -82,7 +82,7 @@ impl Builder {
         Queue::named(self.name)
     }
 
-    /// A controller of a kind, which every change of such an object wakes.
+    /// A controller of a kind; every change of such an object enqueues its key.
     pub fn of<K: Object<DynamicType = ()>, S: Send + Sync + 'static>(
         &self,
         own: &Informer<K>,
@@ -91,7 +91,7 @@ impl Builder {
         self.keys_of(state).watches(own, |_, event| vec![event.key()])
     }
 
-    /// A controller of a kind that says by [`Controller::watches`] which changes of such an object wake it.
+    /// A controller of a kind that declares with [`Controller::watches`] which changes enqueue its keys.
     pub fn keys_of<K: Object<DynamicType = ()>, S>(&self, state: Arc<S>) -> Controller<S, K, NamespacedName> {
         let resource = match (K::plural(&()), K::group(&())) {
             (plural, group) if group.is_empty() => plural.into_owned(),
@@ -100,7 +100,7 @@ impl Builder {
         self.controller(resource, self.queue(), state)
     }
 
-    /// A controller over a queue that others fill too, with keys of any type.
+    /// A controller over a queue that other code fills too, with keys of any type.
     pub fn over<Q: Key, S>(
         &self,
         resource: &'static str,
@@ -122,7 +122,7 @@ impl Builder {
 }
 
 impl<S: Send + Sync + 'static, K, Q: Key> Controller<S, K, Q> {
-    /// Wakes the keys that an event of another kind is about. `keys` runs on the informer's task and must not block.
+    /// Enqueues the keys that an event of another kind concerns. `keys` runs on the informer's task and must not block.
     pub fn watches<W: Object>(
         self,
         informer: &Informer<W>,
@@ -137,7 +137,7 @@ impl<S: Send + Sync + 'static, K, Q: Key> Controller<S, K, Q> {
         self
     }
 
-    /// What has to end, once the informers have synced, before the first key is worked on.
+    /// A future that must complete, after the informers have synced, before the first key is processed.
     pub fn after(mut self, prepared: impl Future<Output = ()> + Send + 'static) -> Self {
         self.prepared = prepared.boxed();
         self
@@ -174,7 +174,7 @@ async fn work<Q: Key>(
 }
 
 impl<S: Send + Sync + 'static, K: Resource<DynamicType = ()>> Controller<S, K, NamespacedName> {
-    /// Wakes the object that controls a changed one, and the one that did before.
+    /// Enqueues the current and the previous controller of a changed object.
     pub fn owns<W: Object>(self, owned: &Informer<W>) -> Self {
         self.watches(owned, |_, event| owners::<K, W>(event))
     }

@@ -37,7 +37,7 @@ pub struct Events {
     tasks: TaskTracker,
 }
 
-/// Says what one component has to say. Cloning shares.
+/// Records the events of one component. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Recorder {
     sender: mpsc::Sender<PendingEvent>,
@@ -46,7 +46,7 @@ pub struct Recorder {
     form: Form,
 }
 
-/// Something worth telling, before anything is decided about it.
+/// An event before correlation.
 #[derive(Clone, Debug)]
 struct PendingEvent {
     regarding: ObjectReference,
@@ -181,7 +181,7 @@ pub fn reference<K: Resource<DynamicType = ()>>(object: &K) -> ObjectReference {
 /// An event to be written, or its count.
 struct Write {
     decision: Decision,
-    /// To be made anew, should the event to be counted have expired.
+    /// The event, to create it again if the one to be counted has expired.
     entry: PendingEvent,
 }
 
@@ -313,7 +313,7 @@ mod tests {
     use crate::test_server::TestServer;
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_recorded_before_a_shutdown_is_written() {
+    async fn events_recorded_before_a_shutdown_are_written() {
         let server = TestServer::new();
         let shutdown = CancellationToken::new();
         let events = Events::start(server.client(), "host", shutdown.clone());

@@ -23,7 +23,7 @@ use crate::{Client, error, metrics};
 pub struct Election {
     pub namespace: String,
     pub name: String,
-    /// Unique among those who compete: host name and something random.
+    /// Unique among the candidates: host name and a random part.
     pub identity: String,
     /// How long others wait after the last renewal they saw.
     pub lease_duration: Duration,
@@ -61,7 +61,7 @@ pub enum LeaderError {
         "leader election needs an identity, and lease duration > renew deadline > 1.2 x retry period > 0"
     )]
     Configuration,
-    /// Whoever led must end: another may already be leading.
+    /// The leader must stop: another may already be leading.
     #[error("leader election lost")]
     Lost,
 }
@@ -267,7 +267,7 @@ impl Candidate {
         self.observed.lease = lease;
     }
 
-    /// Lets the next one lead at once. If it fails, the lease runs out by itself.
+    /// Releases the lease, so that another candidate leads immediately. If that fails, the lease expires.
     async fn release(&mut self) {
         let Some(mut lease) = self.observed.lease.take() else { return };
         let spec = lease.spec.get_or_insert_default();

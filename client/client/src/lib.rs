@@ -10,20 +10,19 @@
 //!                      Controller::run(reconcile)  → writes through Client
 //! ```
 //!
-//! - [`mod@connect`]: a [`Client`] over HTTPS or into the same process. Components cannot tell
-//!   which; their identity is configuration. Each request carries the current span.
-//!   [`coalesce`]: requests of one moment are one write.
-//! - [`mod@kubeconfig`]: kubeconfig files. [`tls`]: whom a client trusts and what it shows. kubectl uses these two as well.
-//! - [`informer`]: shared list+watch with typed, indexed stores.
+//! - [`mod@connect`]: a [`Client`] over HTTPS or in-process. Components cannot distinguish them; their identity is part of
+//!   the configuration. Each request carries the current span. [`coalesce`]: combines the frames of simultaneous requests
+//!   in one write.
+//! - [`mod@kubeconfig`]: kubeconfig files. [`tls`]: certificate authorities and client certificates. kubectl uses both.
+//! - [`informer`]: shared list and watch with typed, indexed stores.
 //! - [`controller`]: builds a controller over informers. [`queue`], [`reconcile`], [`expectations`]: level-triggered
-//!   work on keys.
-//! - [`spans`]: what a process of its own did, told to the server.
+//!   processing of keys.
+//! - [`spans`]: sends the spans of a separate process to the server.
 //! - [`undecoded`]: writes whose response is not decoded. [`ConsistencyStore`]: writes that the informer does not
 //!   show yet.
-//! - [`metrics`]: what all of these count. [`leader`]: one of several leads. [`events`]: what users see in `kubectl describe`.
+//! - [`metrics`]: metrics of all of these. [`leader`]: leader election. [`events`]: Events, as `kubectl describe` shows them.
 //!
-//! This room knows no controller, no server and no node, and no kind beyond those it writes
-//! itself (Lease, Event).
+//! This crate knows no controller, server or node, and no kinds except those that it writes itself (Lease, Event).
 //!
 //! Start reading at [`informer`](mod@informer), then [`controller`](mod@controller).
 

@@ -85,12 +85,12 @@ struct Timer<K> {
     key: K,
 }
 
-/// A key in the hands of a worker; dropping it hands it back.
+/// A key that a worker processes; dropping it marks it as done.
 pub struct Item<K: Clone + Eq + Hash> {
     pub key: K,
-    /// The revisions that had it added, in order.
+    /// The revisions that caused it to be added, in order.
     pub causes: Vec<i64>,
-    /// How long it was ready and no worker had time.
+    /// How long it was ready before a worker took it.
     pub waited: Duration,
     taken: Instant,
     queue: Queue<K>,
@@ -126,13 +126,13 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         self.add_caused(key, None);
     }
 
-    /// Adds a key and remembers the revision that made it worth looking at.
+    /// Adds a key with the revision that caused it.
     pub fn add_caused(&self, key: K, cause: Option<i64>) {
         self.shared.state.lock().add(key, cause);
         self.shared.changed.notify_one();
     }
 
-    /// Adds a key after a while; of several such wishes the earliest holds.
+    /// Adds a key after a delay; of several delays the earliest applies.
     pub fn add_after(&self, key: K, delay: Duration) {
         if delay.is_zero() {
             return self.add(key);
@@ -165,7 +165,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         self.add_after(key, delay);
     }
 
-    /// Forgives past failures.
+    /// Resets the failures of a key.
     pub fn forget(&self, key: &K) {
         self.shared.state.lock().failures.remove(key);
     }

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_reached_is_said() {
+    fn invalid_server_lists_are_errors() {
         for (servers, why) in [
             (words(&[]), "is not a server URL"),
             (words(&["http://a:1"]), "is not a server URL"),

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn what_ends_is_sent_once_and_a_refusal_ends_it() {
+    async fn ended_spans_are_sent_once_until_the_server_refuses() {
         let (sender, mut received) = mpsc::channel::<Vec<Record>>(16);
         let service = tower::service_fn(move |request: http::Request<Body>| {
             let sender = sender.clone();

@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn without_credentials_nobody_enters_unless_allowed() {
+    async fn the_kubelet_refuses_anonymous_requests_unless_configured() {
         let headers = HeaderMap::new();
         let closed = Guard::new(None, false);
         assert!(closed.authenticate(None, &headers).await.is_err());

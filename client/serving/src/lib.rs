@@ -1,14 +1,13 @@
-//! The port of a component that is not the API server: TLS, callers that the API server knows, and the pages that
-//! every component has.
+//! The HTTPS port of components other than the API server: TLS, delegated authentication and authorization, and the pages
+//! of every component.
 //!
-//! - [`Listener`]: a bound port and its certificate. [`serve`]: its connections.
-//! - [`Guard`]: certificates are verified here; tokens and permissions are asked of the API server (TokenReview,
-//!   SubjectAccessReview), as upstream's components do.
+//! - [`Listener`]: a bound port and its certificate. [`serve`]: handles its connections.
+//! - [`Guard`]: verifies client certificates itself and delegates tokens and permissions to the API server (TokenReview,
+//!   SubjectAccessReview), like upstream's components.
 //! - [`Pages`]: `/metrics`, `/metrics/slis`, `/healthz`, `/livez`, `/readyz`.
+//! - [`unauthenticated_connections`]: limits the number of unauthenticated connections, here and in the API server.
 //!
-//! - [`unauthenticated_connections`]: how many connections strangers may hold open, here and at the API server.
-//!
-//! This room knows no component. The kubelet's server stands on the first two, and on the checks of the third.
+//! This crate knows no component. The kubelet's server uses the first two, and the checks of the third.
 
 mod guard;
 mod listener;

@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn connections_of_strangers_do_not_use_up_descriptors() {
+    async fn unauthenticated_connections_are_limited() {
         let listener = Listener::plain(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a port");
         let (address, stop) = (listener.address(), CancellationToken::new());
         let answer = |_: Request<Incoming>, _: Option<User>| std::future::ready(text(StatusCode::OK, "ok"));
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_does_not_finish_a_request_is_let_go() {
+    async fn connections_with_unfinished_requests_are_closed() {
         is_let_go(false, b"").await;
         is_let_go(false, b"GET /healthz HTTP/1.1\r\nhost:").await;
         is_let_go(false, b"GET /healthz HTTP/1.1\r\nhost: node\r\n\r\n").await;

@@ -33,7 +33,7 @@ fn follow_log() -> Arc<Mutex<Instant>> {
         }
     };
     if let Err(error) = std::thread::Builder::new().name("log-check".into()).spawn(follow) {
-        tracing::warn!(%error, "nobody looks after the log");
+        tracing::warn!(%error, "cannot start the check of the log");
     }
     flushed
 }

@@ -218,14 +218,14 @@ mod tests {
     }
 
     #[test]
-    fn what_only_upstream_has_can_be_left_out_and_not_be_asked_for() {
+    fn controllers_that_only_upstream_has_can_be_disabled_but_not_enabled() {
         assert_eq!(chosen(&["*", "-cloud-node-lifecycle", "-selinux-warning-controller"]), chosen(&["*"]));
         assert!(chosen(&["*", "service-lb-controller"]).is_err());
         assert!(table::ABSENT.iter().all(|(name, _)| table::ROWS.iter().all(|row| row.name != *name)));
     }
 
     #[test]
-    fn what_could_only_fail_later_is_refused() {
+    fn invalid_configuration_is_refused_at_the_start() {
         assert_eq!(Config::default().check(), Ok(()));
         let bad = Config { service_cidrs: vec!["10.96/16".into()], ..Default::default() };
         assert_eq!(bad.check(), Err(ConfigError::InvalidCidr("10.96/16".into())));

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_disturbed_is_what_is_healthy_beyond_the_need() {
+    fn allowed_disruptions_are_healthy_pods_beyond_the_desired_number() {
         let number = |value| Some(IntOrString::Int(value));
         let percent = |value: &str| Some(IntOrString::String(value.into()));
         let check = |budget: PodDisruptionBudget, ready, unready, scale, allowed: i32, desired: i32| {

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_judged_before_uses_were_noted_for_a_period() {
+    fn tokens_are_judged_only_after_a_full_tracking_period() {
         let since = date("2023-11-14").expect("a date");
         assert!(!is_tracked_long_enough(since, at(10 * DAY), PERIOD));
         assert!(is_tracked_long_enough(since, at(11 * DAY), PERIOD));

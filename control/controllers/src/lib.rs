@@ -1,16 +1,14 @@
-//! The control loops: `ferry controller-manager`.
+//! The controllers: `ferry controller-manager`.
 //!
-//! Each controller compares what is with what should be and writes the difference through
-//! the API. It is one file and one row of [`table`]: its types, a pure `plan` over objects
-//! and the time, an `apply` that acts, its tests. What they share has a file of its own:
-//! [`pods`] (what a pod's state means), [`ownership`] (adopting and releasing), [`owned_pods`]
-//! (making and removing them carefully), [`history`], [`services`], [`slices`].
+//! Each controller compares the actual state with the desired state and writes the difference through the API. It consists
+//! of one file and one row of [`table`]: its types, a pure `plan` over objects and the time, an `apply` that acts, and its
+//! tests. Shared code has its own files: [`pods`] (interpretation of a pod's state), [`ownership`] (adoption and release),
+//! [`owned_pods`] (creation and deletion with expectations), [`history`], [`services`], [`slices`].
 //!
-//! This room deliberately knows no server and no store. Everything it learns comes from
-//! informers and everything it does goes through a client with an identity and permissions
-//! of its own; it runs alone, in one process with the server, or on upstream's server.
+//! This crate knows no server and no store. It reads through informers and writes through a client with its own identity
+//! and permissions. It runs alone, in one process with the server, or with upstream's API server.
 //!
-//! Start reading at [`table`](mod@table), then `replica_set`, the plainest of the large ones.
+//! Start reading at [`table`](mod@table), then `replica_set`, the simplest of the large controllers.
 
 pub mod attach_detach;
 pub mod bootstrap_tokens;

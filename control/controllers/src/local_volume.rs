@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_directory_cannot_be_is_refused() {
+    fn claims_that_a_directory_cannot_satisfy_are_refused() {
         let refused = |spec: Value| match planned(&claim(spec), &class()) {
             Plan::Refuse(why) => why,
             other => panic!("{other:?}"),
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_asked_of_us_is_left_alone() {
+    fn claims_for_other_provisioners_are_ignored() {
         let other = StorageClass { provisioner: "example.com/disk".into(), ..class() };
         assert_eq!(planned(&claim(json!({})), &other), Plan::Nothing);
         assert_eq!(planned(&claim(json!({"volumeName": "v"})), &class()), Plan::Nothing);

@@ -88,7 +88,7 @@ pub fn start(context: &Context) -> Running {
     let allocator = match Allocator::new(&context.config) {
         Ok(allocator) => Mutex::new(allocator),
         Err(error) => {
-            tracing::error!(%error, "no pod subnets are given to nodes");
+            tracing::error!(%error, "nodes get no pod CIDRs");
             return Box::pin(std::future::ready(()));
         }
     };

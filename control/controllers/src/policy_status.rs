@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_never_work_on_the_kind_is_warned_of() {
+    fn policy_type_errors_on_the_kind_are_warnings() {
         check("object.spec.replicas > 1 && object.metadata.labels.all(key, key.size() < 10)", &[]);
         check("has(object.spec.template.spec.nodeName) && object.kind == 'Deployment'", &[]);
         check(

@@ -522,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_an_error() {
+    fn unknown_scheduler_configuration_is_an_error() {
         let fails = |rest: &str, words: &str| {
             let error = config(rest).map(drop).unwrap_err().to_string();
             assert!(error.contains(words), "{rest}: {error}");

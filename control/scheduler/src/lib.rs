@@ -1,22 +1,21 @@
-//! The scheduler: `ferry scheduler`. Finds a node for every pod that has none.
+//! The scheduler: `ferry scheduler`. It selects a node for every pod that has none.
 //!
 //! ```text
 //! informers → inbox → ┌ snapshot (nodes and their pods, in columns)
 //!                     ├ queue    (active, backoff, unschedulable, gated)
-//!                     └ nominated (nodes that are promised)
+//!                     └ nominated (pods with a nominated node)
 //!                          │ one pod at a time
 //!                          ▼
-//!            prepare → filter → score → pick → book → bind (beside the next)
-//!                          └ none fits → preemption → condition, event
+//!            prepare → filter → score → select → assume → bind (concurrent with the next pod)
+//!                          └ no node fits → preemption → condition, event
 //! ```
 //!
-//! Every judgement is a plugin: one file and one row of [`plugins::PLUGINS`], under upstream's
-//! names, pure over the pod, the snapshot and a node's place in it. An event wakes only the
-//! pods that one of the plugins that refused them says it may help.
+//! Every decision is made by a plugin: one file and one row of [`plugins::PLUGINS`], under upstream's names, pure over the
+//! pod, the snapshot and the index of a node in it. An event requeues only those pods for which one of the rejecting
+//! plugins says that the event may help.
 //!
-//! This room deliberately knows no server, no controller and no kubelet: it learns from
-//! informers and acts through bindings, status patches and deletions, with an identity of its
-//! own. It runs alone, in one process with the server, or on upstream's server.
+//! This crate knows no server, controller or kubelet: it reads through informers and acts through bindings, status patches
+//! and deletions, with its own identity. It runs alone, in one process with the server, or with upstream's API server.
 //!
 //! Start reading at [`cycle`], then [`plugins`], then `scheduler`, the loop around them.
 

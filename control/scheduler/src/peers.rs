@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_look_the_same_are_counted_together_node_by_node() {
+    fn equal_pods_are_counted_together_for_each_node() {
         let mut peers = Peers::default();
         let (one, two) = (NodeIndex(1), NodeIndex(2));
         let web = peers.enter(&pod("a", "web", None), one);

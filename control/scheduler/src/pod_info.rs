@@ -439,7 +439,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_read_makes_no_difference() {
+    fn dropped_pod_fields_do_not_change_pod_info() {
         let resources = json!({"requests": {"cpu": "2", "memory": "1Gi"}, "limits": {"cpu": "4"}});
         let container = json!({"name": "c", "image": "web", "args": ["}"], "env": [{"name": "A", "value": "]"}],
             "ports": [{"containerPort": 80, "hostPort": 80, "hostIP": "10.0.0.1"}], "resources": resources});
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgotten_was_worked_out_before() {
+    fn dropped_pod_fields_are_evaluated_first() {
         let mut pod: PodInfo = serde_json::from_value(json!({
             "metadata": {"name": "a", "namespace": "n", "labels": {"app": "web"}},
             "spec": {

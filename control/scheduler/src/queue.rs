@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_event_helps_is_tried_again_in_the_end() {
+    fn unschedulable_pods_are_retried_after_a_timeout() {
         let (mut queue, now) = (Queue::new(Backoff::default()), Instant::now());
         queue.put(pod("a", 0, false), now);
         queue.pop(now);

@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_nothing_is_counted_with_a_little() {
+    fn containers_without_requests_count_with_a_minimum() {
         let pod =
             pod(serde_json::json!({"containers": [{"name": "a"}, {"name": "b", "resources": cpu("0")}]}));
         let counted = pod_requests_never_zero(&pod);

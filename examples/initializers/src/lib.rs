@@ -1,7 +1,7 @@
-//! What an initializer is: a function over an object, and the loop that waits for its turn.
+//! Three initializers: functions over an object, and the loop that waits for an initializer's turn.
 //!
-//! The three functions ([`sidecar()`], [`test_certificates()`], [`long_secrets()`]) decide and know nothing of
-//! the cluster; [`run`] watches, asks them, and writes. Start reading at [`run`].
+//! The functions ([`sidecar()`], [`test_certificates()`], [`long_secrets()`]) are pure; [`run`] watches, calls them and
+//! writes the result. Start reading at [`run`].
 
 mod long_secrets;
 mod sidecar;
@@ -138,7 +138,7 @@ pub async fn run_for_ever(
     let client = Client::try_default().await?;
     loop {
         if let Err(error) = run(&client, &initializer, &decide).await {
-            tracing::warn!(%error, "starting again");
+            tracing::warn!(%error, "watch failed; restarting");
             tokio::time::sleep(std::time::Duration::from_secs(1)).await;
         }
     }

@@ -1,14 +1,14 @@
-//! Pod networking: the CNI plugins inside the Ferry binary, and the way between hosts.
+//! Pod networking: the CNI plugins inside the Ferry binary, and the network between hosts.
 //!
-//! Two callers meet here. A container runtime starts the binary under a plugin's name for each pod
-//! ([`plugin`]: `bridge` with `host-local` addresses, `portmap`, `loopback`). And the node keeps the
-//! rest ([`node`]): the configuration the runtime reads ([`install`]), kernel settings, masquerading, and
-//! the way to other hosts ([`overlay`]); ranges that overlap are seen and said ([`overlap`]). Who may talk to whom is [`policy`]'s.
+//! It has two callers. A container runtime starts the binary under a plugin's name for each pod ([`plugin`]: `bridge` with
+//! `host-local` addresses, `portmap`, `loopback`). The node manages the rest ([`node`]): the runtime's CNI configuration
+//! ([`install`]), kernel settings, masquerading, routes to other hosts ([`overlay`]) and the detection of overlapping
+//! ranges ([`overlap`]). [`policy`] enforces network policies.
 //!
-//! It deliberately knows no Services and no DNS names: packets to a Service are the proxy's.
+//! This crate knows no Services and no DNS names: the proxy handles packets to Services.
 //!
-//! Start reading at [`plugin::run`] for one plugin call from environment to result, at [`node::run`] for
-//! what a node's start does.
+//! Start reading at [`plugin::run`] for one plugin call from environment to result, and at [`node::run`] for the start of
+//! a node.
 
 pub mod install;
 pub mod node;

@@ -165,7 +165,7 @@ pub fn set_up(config: &Config, own: &Host, hosts: &[Host], is_new: bool) -> Resu
         let written = install::write_configuration(&config.configuration_dir, &network)
             .map_err(|source| Error::File { attempt: "writing the CNI configuration", source })?;
         if let Written::Theirs(path) = written {
-            tracing::info!(path = %path.display(), "a CNI configuration is there already and is used");
+            tracing::info!(path = %path.display(), "using the existing CNI configuration");
         }
     }
     Ok(())

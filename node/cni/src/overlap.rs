@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_overlaps_is_said_and_the_older_has_it() {
+    fn overlapping_pod_cidrs_are_reported_and_the_older_node_keeps_its() {
         let free = networks("192.0.2.1", "172.16.0.0/12");
         let peers = |created| [host("own", 2, "10.244.0.0/24"), host("b", created, "10.244.0.0/16")];
         check(
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_host_has_is_not_the_pods() {
+    fn pod_cidrs_that_overlap_with_the_host_are_reported() {
         let said = "the pod CIDR 10.244.0.0/24 overlaps with this host's address 10.244.0.7 (eth0)";
         check(&[], "10.96.0.0/16", &networks("10.244.0.7", "10.244.0.0/24"), &[said], false);
         let said = "the pod CIDR 10.244.0.0/24 overlaps with this host's way to 10.244.0.128/25 (tun0)";

@@ -189,7 +189,7 @@ fn the_classic_configuration_works_as_it_stands() {
 }
 
 #[test]
-fn what_leaves_the_network_takes_the_hosts_address() {
+fn packets_that_leave_the_network_are_masqueraded() {
     let host = Host::new();
     let outside = Namespace::create().unwrap();
     // A wire between the host and the outside, which knows no way back to the pods.

@@ -1,7 +1,6 @@
-//! The container runtime under a node: one that runs already, or a containerd of the cluster's own, which this room
-//! starts, keeps running and ends.
+//! The container runtime of a node: finds a running one, or starts, supervises and stops its own containerd.
 //!
-//! It knows sockets, processes and files, and no pod: what runs in the runtime is the kubelet's.
+//! This crate knows sockets, processes and files, but no pods: the kubelet manages what runs in the runtime.
 //!
 //! Start reading at [`find_or_start`].
 

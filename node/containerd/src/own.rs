@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_installed_is_named_with_the_command_that_installs_it() {
+    fn missing_runtimes_are_named_with_the_install_command() {
         assert_eq!(missing(|_| true), None);
         let said = missing(|_| false).unwrap();
         assert!(said.contains("`apt-get install containerd`"), "{said}");

@@ -53,8 +53,8 @@ pub async fn find(containerd: &Containerd, endpoint: Option<&str>) -> Result<Opt
     for socket in SOCKETS.iter().filter(|socket| Path::new(socket).exists()) {
         match ask(socket).await {
             Ok(found) if !serves_another_cluster(&found, &containerd.cluster) => return Ok(Some(found)),
-            Ok(_) => tracing::info!(socket, "the runtime there serves another cluster"),
-            Err(error) => tracing::info!(socket, %error, "no runtime answers there"),
+            Ok(_) => tracing::info!(socket, "the container runtime belongs to another cluster"),
+            Err(error) => tracing::info!(socket, %error, "no container runtime responds at the socket"),
         }
     }
     Ok(None)

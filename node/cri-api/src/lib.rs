@@ -1,5 +1,5 @@
 //! The container runtime interface (`runtime.v1`, of Kubernetes v1.36): its messages, generated from `proto/` by
-//! `tests/protocols`. The client that calls a runtime with them is the kubelet's.
+//! `tests/protocols`. The client that uses them is part of the kubelet.
 
 #[rustfmt::skip]
 #[path = "runtime.v1.rs"]

@@ -29,9 +29,9 @@ const UNDER_WAY: usize = 1000;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("there is no name server to ask")]
+    #[error("no name server is configured")]
     NoServers,
-    #[error("too many questions are under way")]
+    #[error("too many queries are in progress")]
     Busy,
     #[error("no name server answered; the last: {0}")]
     Exchange(#[from] io::Error),

@@ -1,13 +1,12 @@
-//! Cluster DNS: Services become names, by Kubernetes' DNS specification (version 1.1.0).
+//! Cluster DNS: serves the names of Services by Kubernetes' DNS specification (version 1.1.0).
 //!
 //! ```text
 //! Service, EndpointSlices ─► zone::records_of ─► Zone ─► answer ─► server (UDP, TCP)
 //!                                                          └─ other names ─► forward (cache, upstreams)
 //! ```
 //!
-//! What a name means is decided by pure functions over the [`zone`]; [`server`] and [`forward`] act. It
-//! deliberately knows no packet rules: that pods reach it at the cluster's DNS address is the proxy's
-//! doing, by the Service that [`publish`] keeps.
+//! Pure functions over the [`zone`] resolve names; [`server`] and [`forward`] do the I/O. This crate knows no packet rules:
+//! the proxy makes it reachable at the cluster's DNS address, through the Service that [`publish`] maintains.
 //!
 //! Start reading at [`zone`], then [`answer`].
 
@@ -60,7 +59,7 @@ pub async fn run(informers: Informers, config: Config, shutdown: CancellationTok
     let upstreams = match resolv_conf::read(&config.resolv_conf) {
         Ok(servers) => resolv_conf::without_loops(servers, &own, &config.listen),
         Err(error) => {
-            tracing::warn!(path = %config.resolv_conf.display(), %error, "names outside the cluster cannot be resolved");
+            tracing::warn!(path = %config.resolv_conf.display(), %error, "cannot resolve names outside the cluster");
             Vec::new()
         }
     };

@@ -87,7 +87,7 @@ pub async fn run(informers: Informers, client: Client, cluster_ip: IpAddr, shutd
             match outcome.await {
                 Ok(()) => changed.notified().await,
                 Err(error) => {
-                    tracing::warn!(%error, "where the DNS is cannot be written down");
+                    tracing::warn!(%error, "cannot publish the address of the DNS server");
                     tokio::time::sleep(RETRY).await;
                 }
             }

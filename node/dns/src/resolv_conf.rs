@@ -33,7 +33,7 @@ pub fn without_loops(servers: Vec<SocketAddr>, own: &[IpAddr], listen: &[SocketA
         |server: &SocketAddr| own.contains(&server.ip()) || (on_all && server.ip().is_loopback());
     let (looping, asked): (Vec<_>, Vec<_>) = servers.into_iter().partition(leads_back);
     for server in looping {
-        tracing::warn!(%server, "a name server of the host leads back to the cluster's DNS; it is not asked");
+        tracing::warn!(%server, "ignoring a name server of the host that forwards to the cluster's DNS");
     }
     asked
 }

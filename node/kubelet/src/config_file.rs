@@ -31,7 +31,7 @@ pub fn apply(path: &Path, config: &mut Config) -> Result<(), Error> {
         .map(|file| file.give_to(config))
         .map_err(|problem| Error::Malformed { file: path.into(), problem })?;
     if !unused.is_empty() {
-        tracing::warn!(file = %path.display(), fields = unused.join(","), "settings that make no difference here");
+        tracing::warn!(file = %path.display(), fields = unused.join(","), "settings without effect");
     }
     Ok(())
 }
@@ -357,7 +357,7 @@ mod tests {
     const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
 
     #[test]
-    fn what_is_said_replaces_the_defaults_and_nothing_else() {
+    fn the_configuration_file_replaces_only_the_fields_it_sets() {
         let text = format!(
             "{HEAD}\
              syncFrequency: 1m30s\nnodeStatusUpdateFrequency: 5s\nmaxPods: 50\ncpuManagerPolicy: static\n\
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_can_be_read_again() {
+    fn the_shown_configuration_can_be_read_again() {
         let mut config = Config::new("n");
         config.sync_frequency = Duration::from_secs(90);
         config.cpu_manager_policy = CpuManagerPolicy::Static;
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_understood_is_refused() {
+    fn malformed_configuration_files_are_refused() {
         for text in [
             "kind: Pod\napiVersion: v1\n",
             "",

@@ -65,7 +65,7 @@ impl Context {
         match tokio::fs::read_to_string(&self.config.resolv_conf).await {
             Ok(text) => HostResolver::parse(&text),
             Err(error) => {
-                tracing::warn!(file = %self.config.resolv_conf.display(), %error, "no resolver settings for pods");
+                tracing::warn!(file = %self.config.resolv_conf.display(), %error, "cannot read the resolver settings for pods");
                 HostResolver::default()
             }
         }

@@ -64,7 +64,7 @@ pub async fn run(context: &Context, pods: &Pods, node: &NodeStatusSource, pressu
             // images that nobody uses go before any pod does
             Ok(true) => crossed = patience.crossed(config, &signals::observe(context).await, now),
             Ok(false) => {}
-            Err(error) => tracing::warn!(%error, "images not collected"),
+            Err(error) => tracing::warn!(%error, "cannot collect unused images"),
         }
         let active = pods.active();
         let is_measured = !crossed.is_empty() || active.iter().any(|pod| has_local_limits(pod));
@@ -111,7 +111,7 @@ fn evict(context: &Context, pods: &Pods, pod: &Pod, ending: Ending, grace: Optio
 
 async fn container_usage(context: &Context) -> Vec<ContainerUsage> {
     consumption::of_containers(&context.runtime).await.unwrap_or_else(|error| {
-        tracing::warn!(%error, "what containers use is not known, pods are judged without");
+        tracing::warn!(%error, "cannot read the usage of containers; ranking pods for eviction without it");
         vec![]
     })
 }

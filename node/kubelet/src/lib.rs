@@ -1,5 +1,4 @@
-//! The kubelet: runs the pods that are bound to this node on a container
-//! runtime, and tells the API how they are.
+//! The kubelet: runs the pods that are bound to this node on a container runtime, and reports their status to the API.
 //!
 //! ```text
 //! API server ─┐                          ┌─ cgroups, volumes (linux)
@@ -9,12 +8,10 @@
 //!          runtime events, probes, objects
 //! ```
 //!
-//! It is a plain client of the API: it knows no store, no server and no other
-//! component. It never decides where a pod runs, only whether it can run
-//! here. It does not set up pod networks: the runtime calls CNI for that.
+//! It is an API client and knows no store, server or other component. It does not decide where a pod runs, only whether
+//! the pod can run on this node. It does not set up pod networks: the runtime calls CNI for that.
 //!
-//! Start reading at [`worker`], the life of one pod; [`plan`] decides what it
-//! does next. [`run()`] puts the parts together.
+//! Start reading at [`worker`], the life of one pod; [`plan`] decides its next step. [`run()`] starts all parts.
 
 pub mod admit;
 pub mod backoff;

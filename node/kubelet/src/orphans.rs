@@ -15,7 +15,7 @@ const GRACE: Duration = Duration::from_secs(30);
 pub async fn run(context: &Context, pods: &Pods, period: Duration) {
     loop {
         if let Err(error) = collect(context, pods).await {
-            tracing::warn!(%error, "orphans not collected yet");
+            tracing::warn!(%error, "cannot collect orphaned pods; will retry");
         }
         tokio::time::sleep(period).await;
     }
@@ -33,10 +33,10 @@ async fn collect(context: &Context, pods: &Pods) -> Result<(), cri::Error> {
         }
         let name =
             sandbox.metadata.as_ref().map(|metadata| format!("{}/{}", metadata.namespace, metadata.name));
-        tracing::info!(pod = name, uid, "removing what an unknown pod left");
+        tracing::info!(pod = name, uid, "removing the remains of an unknown pod");
         // one that cannot be removed now keeps no other; it is tried again with the next pass
         if let Err(error) = remove(runtime, &sandbox.id).await {
-            tracing::warn!(pod = name, uid, %error, "left behind for now");
+            tracing::warn!(pod = name, uid, %error, "cannot remove the pod sandbox; will retry");
             left.insert(uid);
         }
     }
@@ -55,12 +55,12 @@ async fn collect(context: &Context, pods: &Pods) -> Result<(), cri::Error> {
     }
     for uid in context.cpus.pods() {
         if is_orphan(&uid) && context.cpus.release(&uid) {
-            tracing::info!(uid, "CPUs of an unknown pod given back");
+            tracing::info!(uid, "released the CPUs of an unknown pod");
         }
     }
     for uid in context.device_plugins.pods() {
         if is_orphan(&uid) && context.device_plugins.release(&uid) {
-            tracing::info!(uid, "devices of an unknown pod are free");
+            tracing::info!(uid, "releasing the devices of an unknown pod");
         }
     }
     for uid in context.cgroups.pods_present() {

@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::{Container as ContainerSpec, Pod};
 use crate::pod::{self, ContainerKind};
 use crate::runtime::view::{Container, PodRuntime, State};
 
-/// How a probe of a running container stands.
+/// The result of a running container's probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Success,
@@ -24,7 +24,7 @@ pub enum Verdict {
     Unknown,
 }
 
-/// The verdicts of probes, by container id.
+/// The results of probes, by container ID.
 pub trait Probed {
     fn liveness(&self, container_id: &str) -> Option<Verdict>;
     fn startup(&self, container_id: &str) -> Option<Verdict>;
@@ -32,9 +32,9 @@ pub trait Probed {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Everything of the pod ends: it is finished, or its sandbox is no good.
+    /// Stop the whole pod: it has finished, or its sandbox is unusable.
     pub kill_pod: bool,
-    /// A sandbox has to be made, with this attempt.
+    /// Create a sandbox, with this attempt number.
     pub sandbox: Option<u32>,
     pub kill: Vec<Kill>,
     /// Names of containers to start, in order.
@@ -46,7 +46,7 @@ pub struct Kill {
     pub id: String,
     pub name: String,
     pub message: String,
-    /// Whose probe failed may have a grace period of its own.
+    /// A failed probe can have its own grace period.
     pub because: KillReason,
 }
 

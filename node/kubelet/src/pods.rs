@@ -102,7 +102,7 @@ impl Pods {
                 // containers stay; the next kubelet takes them over
                 () = shared.stop.cancelled() => {
                     if tokio::time::timeout(LET_FINISH, begun.wait()).await.is_err() {
-                        tracing::warn!(uid, "the runtime is still at work for a pod while the kubelet stops");
+                        tracing::warn!(uid, "the runtime has not finished a pod's operation; stopping anyway");
                     }
                 }
                 () = work => {

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_granted_is_read_off_the_status() {
+    fn granted_resources_are_read_from_the_status() {
         let running = json!({"containerStatuses": [{
             "name": "c", "image": "", "imageID": "", "ready": true, "restartCount": 0,
             "resources": {"requests": {"cpu": "100m"}},

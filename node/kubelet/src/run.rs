@@ -61,7 +61,7 @@ pub enum Error {
     Runtime(#[from] cri::Error),
     #[error("making {directory}: {source}")]
     Directory { directory: String, source: std::io::Error },
-    #[error("reading what volumes a former kubelet left: {0}")]
+    #[error("reading the volumes of a previous kubelet: {0}")]
     Volumes(std::io::Error),
     #[error(transparent)]
     Cpus(#[from] cpu_manager::Error),
@@ -88,7 +88,7 @@ pub async fn run(
         make_directory(&directory)?;
         // whoever opens a socket in there speaks for the node's devices
         if let Err(error) = std::fs::set_permissions(&directory, Permissions::from_mode(0o750)) {
-            tracing::warn!(directory = %directory.display(), %error, "others may open its sockets");
+            tracing::warn!(directory = %directory.display(), %error, "cannot restrict the access to the directory's sockets");
         }
     }
     make_directory(&config.pod_logs_dir)?;
@@ -104,7 +104,7 @@ pub async fn run(
     let parts = Parts::new(client, config, runtime, &version, shutdown.clone())?;
     match parts.context.runtime.list_images().await {
         Ok(images) => parts.context.images.records().take_over(&images),
-        Err(error) => tracing::warn!(%error, "pulls of a former kubelet not looked after"),
+        Err(error) => tracing::warn!(%error, "cannot take over the image records of a previous kubelet"),
     }
     parts.run(shutdown).await
 }

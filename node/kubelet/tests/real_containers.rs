@@ -462,7 +462,7 @@ async fn a_loaded_image_counts_as_just_pulled() {
 
 /// The registry of loaded images, as any client of registries asks it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_loaded_image_is_given_out_and_no_other() {
+async fn only_loaded_images_are_served_to_nodes() {
     let Some(node) = node().await else { return };
     node.load("docker.io/library/loaded:1").await;
     let registry = Registry::new(containerd::Client::new(&node.endpoint()).expect("a socket's path"));

@@ -1,11 +1,10 @@
-//! The kernel, behind small typed calls: the only room with system calls and `unsafe`.
+//! The kernel behind small typed calls: the only crate with system calls and `unsafe`.
 //!
-//! It deliberately knows no Kubernetes: no pods, no services, no API. Callers hand it names, addresses
-//! and numbers; it hands back what the kernel said, with what was being attempted in every error. Calls
-//! here block; async callers hand those that may take long to a blocking thread.
+//! This crate knows no Kubernetes: no pods, services or API. Callers pass names, addresses and numbers; every error
+//! contains the attempted operation. Calls block; async callers run those that may take long on a blocking thread.
 //!
-//! Start reading at [`net`] for links, addresses, routes, namespaces and packet rules, at
-//! [`cgroup::Hierarchy`] for resource groups, at [`mount`], [`beneath`], [`tree`] and [`quota`] for volumes.
+//! Start reading at [`net`] for links, addresses, routes, namespaces and packet rules, at [`cgroup::Hierarchy`] for
+//! cgroups, and at [`mount`], [`beneath`], [`tree`] and [`quota`] for volumes.
 
 pub mod beneath;
 pub mod cgroup;

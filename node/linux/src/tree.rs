@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_goes_and_what_its_links_point_at_stays() {
+    fn removal_of_a_tree_does_not_follow_links() {
         let tree = Tree::new();
         remove(&tree.own()).expect("it can be removed");
         assert!(!tree.own().exists());
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_mounted_is_not_removed() {
+    fn removal_of_a_tree_stops_at_mounts() {
         let tree = Tree::new();
         let target = tree.own().join("a/b/c");
         // of the same device: only the mount tells them apart

@@ -1,7 +1,7 @@
-//! What the kubelet and its plugins say to each other (of Kubernetes v1.36): registration, dynamic resource allocation
-//! and the health of its devices, device plugins, who has which resources of the node, and the container storage interface
-//! (v1.13). Messages, clients and servers are generated from `proto/` by `tests/protocols`; the kubelet calls drivers and device
-//! plugins, which tests play, and serves `deviceplugin`'s Registration and `podresources`.
+//! The protocols between the kubelet and its plugins (of Kubernetes v1.36): registration, dynamic resource allocation with
+//! device health, device plugins, PodResources, and the container storage interface (v1.13). Messages, clients and
+//! servers are generated from `proto/` by `tests/protocols`. The kubelet calls drivers and device plugins, which tests
+//! simulate, and serves `deviceplugin`'s Registration and `podresources`.
 
 /// A plugin that tells the kubelet of itself.
 #[rustfmt::skip]

@@ -127,7 +127,7 @@ fn whole_script(table: &iptables::Table) -> Result<String, ToolError> {
     if settings.node_ports.on_loopback(settings.family)
         && let Err(error) = sysctl::set(ROUTE_LOCALNET, "1")
     {
-        tracing::warn!(%error, "node ports are not open on loopback addresses");
+        tracing::warn!(%error, "cannot open node ports on loopback addresses");
     }
     Ok(script)
 }

@@ -75,7 +75,7 @@ impl HealthChecks {
         let listener = match listen(port).await {
             Ok(listener) => listener,
             Err(error) => {
-                tracing::warn!(%service, port, %error, "the health check port cannot be opened");
+                tracing::warn!(%service, port, %error, "cannot open the health check port");
                 return;
             }
         };

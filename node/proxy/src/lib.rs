@@ -1,12 +1,12 @@
-//! Services, as packets see them: the API's Services and EndpointSlices become rules of the kernel.
+//! The service proxy: programs the API's Services and EndpointSlices as kernel rules.
 //!
 //! ```text
 //! Service, EndpointSlices ─► service::ports ─► nftables::rules_of ─► Ledger ─► script ─► nft -f -
-//!                          (what it asks for)  or iptables::…        (only what differs, atomically)
+//!                          (required rules)    or iptables::…        (only differences, atomically)
 //! ```
 //!
-//! Everything up to the script is a pure function; [`sync`] alone acts. It deliberately knows no pods:
-//! where an endpoint lives comes from its slice. DNS names are another room's.
+//! Everything up to the script is a pure function; only [`sync`] acts. This crate knows no pods: EndpointSlices contain
+//! the addresses. DNS names are the responsibility of `node/dns`.
 //!
 //! Start reading at [`service`], then [`nftables`], then [`sync`].
 

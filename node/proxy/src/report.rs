@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_told_is_understood() {
+    fn proxy_reports_round_trip_through_annotations() {
         let full = Report {
             balanced_ports: Some(BTreeSet::from([(22, Protocol::Tcp), (53, Protocol::Udp)])),
             host_ports: BTreeSet::from([(22, Protocol::Tcp)]),

@@ -286,7 +286,7 @@ mod tests {
     use crate::test_objects::{service, slice};
 
     #[test]
-    fn what_is_labelled_as_headless_or_as_another_proxys_is_left_alone() {
+    fn services_labelled_headless_or_for_another_proxy_are_ignored() {
         let mut slices = [slice("web", 8080, &[json!({"addresses": ["10.244.0.1"]})])];
         let spec = json!({"clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1"],
             "ports": [{"name": "http", "port": 80, "protocol": "TCP"}]});

@@ -374,7 +374,7 @@ impl Proxy {
         match report.publish(&self.own, &self.config.node_name).await {
             Ok(()) => self.told = report,
             Err(error) => {
-                tracing::warn!(%error, "what there is to say of the host cannot be written to the node");
+                tracing::warn!(%error, "cannot write the host's problems to the Node");
             }
         }
     }
@@ -389,7 +389,7 @@ async fn read_host_ports() -> HostPorts {
     match read.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic())) {
         Ok(ports) => ports,
         Err(error) => {
-            tracing::warn!(%error, "what the host listens on is not known");
+            tracing::warn!(%error, "cannot read the ports on which the host listens");
             HostPorts::default()
         }
     }

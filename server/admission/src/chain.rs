@@ -39,7 +39,7 @@ impl Request<'_> {
             && self.call.kind.plural == plural
     }
 
-    /// A refusal in the words that clients know.
+    /// A refusal with upstream's message.
     pub fn forbid(&self, why: impl std::fmt::Display) -> Status {
         let name = if self.name.is_empty() { self.generate_name } else { self.name };
         Status::forbidden(&self.resource(), name, why)
@@ -53,7 +53,7 @@ impl Request<'_> {
         self.call.annotations.lock().push(Annotation { key, value, is_content: false });
     }
 
-    /// For what the object itself says: only where the audit policy wants to see bodies.
+    /// An annotation with content of the object: written only if the audit policy logs bodies.
     pub fn annotate_content(&self, key: String, value: String) {
         self.call.annotations.lock().push(Annotation { key, value, is_content: true });
     }
@@ -167,7 +167,7 @@ impl Chain {
         Ok(chain)
     }
 
-    /// Is this plugin part of the chain?
+    /// Whether this plugin is part of the chain.
     pub fn has(&self, name: &str) -> bool {
         self.names.contains(&name)
     }
@@ -181,7 +181,7 @@ impl Chain {
         }
     }
 
-    /// What someone outside changed, the plugins look at once more.
+    /// Runs the plugins again after webhooks or policies have changed the object.
     pub async fn mutate(
         &self,
         request: &Request<'_>,

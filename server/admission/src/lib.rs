@@ -1,8 +1,8 @@
 //! Admission: plugins that mutate a write, then plugins that validate it. One refusal ends the request.
 //!
-//! A plugin is one file in `plugins/` (or a folder beside it, if it is as large as webhooks are) and one
-//! row in [`plugins::TABLE`]. It sees the object, the one it
-//! replaces, and who asks; it reads the cluster through the registry's caches and knows no HTTP.
+//! A plugin is one file in `plugins/` (or a folder next to it, for large ones such as webhooks) and one row in
+//! [`plugins::TABLE`]. It receives the object, the object that it replaces, and the user. It reads the cluster's state
+//! from the registry's caches and knows no HTTP.
 //!
 //! Start reading at [`chain`].
 

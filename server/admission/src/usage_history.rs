@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_of_a_tag_is_taken_from_others() {
+    fn usage_of_a_tag_falls_back_to_other_tags_of_the_image() {
         let mut samples: Vec<_> = (0..29).map(|_| ("a", "registry:5000/web:2", 60, 10)).collect();
         samples.extend((0..40).map(|_| ("a", "registry:5000/web:1", WEEK * 2, 50)));
         samples.extend((0..40).map(|_| ("a", "registry:5000/other:1", 60, 999)));

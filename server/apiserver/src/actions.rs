@@ -30,13 +30,13 @@ pub enum Action {
     /// HTTP to a node, pod or service, by any method.
     Proxy,
     Review(Review),
-    /// Node and pod usage, asked of kubelets.
+    /// Node and pod usage, fetched from kubelets.
     ResourceMetrics,
-    /// The health of the store and of the other components, asked of them.
+    /// The health of the store and of the other components.
     ComponentStatuses,
 }
 
-/// A question that the server answers in the object's status.
+/// A review, which the server answers in the object's status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Review {
     Token,
@@ -95,7 +95,7 @@ impl Row {
     }
 }
 
-/// 404 where the path leads nowhere, 405 where it exists and does not take the method.
+/// 404 if the path does not exist, 405 if it does not support the method.
 pub fn decide(method: &Method, info: &RequestInfo, kind: &Kind) -> Result<Action, Status> {
     if !exists(info, kind) {
         return Err(Status::no_such_path());

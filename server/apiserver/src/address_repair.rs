@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_the_address_of_a_service() {
+    fn repair_finds_faults_of_service_addresses() {
         let web = service("web", &[ADDRESS]);
         let check =
             |object: Option<IPAddress>, referred: Option<Service>, range: &str, expected: Option<Fault>| {
@@ -486,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn what_becomes_of_an_address() {
+    fn repair_decides_what_to_do_with_an_address() {
         let at = |seconds: i64| Timestamp::new(1_767_225_600 + seconds, 0).expect("a time");
         let check = |object: IPAddress, service: Option<Service>, seconds: i64, expected: RepairAction| {
             assert_eq!(

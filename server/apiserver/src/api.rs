@@ -26,49 +26,49 @@ pub struct Api {
     pub authentication: Authentication,
     /// All that a token may be known to, for TokenReview.
     pub tokens: Arc<Tokens>,
-    /// What is written down of requests; nothing without a policy.
+    /// The audit log; none without a policy.
     pub audit: Option<Arc<Audit>>,
-    /// The spans of the last days; without it those in memory are all there is.
+    /// The spans of the last days on disk; without it only those in memory exist.
     pub history: Option<Arc<ferry_trace::History>>,
-    /// As whom the servers of the cluster call each other and kubelets.
+    /// The user as which servers of the cluster connect to each other and to kubelets.
     pub server_user: String,
     pub authorization: Authorization,
     pub impersonation: Impersonation,
-    /// Every role and binding: what nobody may hand out more of than they hold.
+    /// Every role and binding, for escalation checks.
     pub rbac: Arc<Rbac>,
     pub admission: AdmissionChain,
     pub metrics: Metrics,
     pub limits: Limits,
     pub flow_control: FlowControl,
-    /// Writes whose clients have gone.
+    /// Writes whose clients have disconnected.
     pub unfinished: TaskTracker,
     pub health: crate::health::Health,
     pub node_connection: crate::node_connection::NodeConnection,
     pub component_ports: crate::component_statuses::ComponentPorts,
-    /// What nodes and pods use.
+    /// Current resource usage of nodes and pods.
     pub kubelets: crate::resource_metrics::Kubelets,
-    /// What all nodes used together in the last hours.
+    /// Resource usage of all nodes together in the last hours.
     pub hours: crate::resource_metrics::hours::Hours,
-    /// What was loaded on this server's host.
+    /// Images that were loaded on this server's host.
     pub host_images: crate::host_images::HostImages,
-    /// Who is signed in to the page.
+    /// The sessions of the web page.
     pub sign_ins: crate::ui::SignIns,
     pub service_accounts: Arc<ServiceAccounts>,
     pub jwks_uri: String,
     /// The address and port that discovery names.
     pub advertised: String,
     served: watch::Sender<Arc<Served>>,
-    /// Held by who makes the next picture: of two changes at once, none is lost.
+    /// Held while the next snapshot is built, so that concurrent changes are not lost.
     changing: Mutex<()>,
 }
 
 pub struct Limits {
     pub body_bytes: usize,
-    /// What all bodies of requests that are not answered yet may hold.
+    /// Memory for the bodies of all unfinished requests.
     pub unfinished_body_bytes: Arc<FairLimit>,
-    /// What all answers may hold that are written as a whole and not read yet.
+    /// Memory for all unread responses that are written as a whole.
     pub unread_answer_bytes: Arc<FairLimit>,
-    /// Requests that last: watches, followed logs, connections to pods, what is proxied.
+    /// Long-running requests: watches, followed logs, connections to pods, proxied streams.
     pub long_running: Arc<FairLimit>,
     /// Connections that authenticated users hold open.
     pub connections: Arc<FairLimit>,
@@ -97,13 +97,13 @@ pub struct Parts {
     pub authentication: Authentication,
     /// All that a token may be known to, for TokenReview.
     pub tokens: Arc<Tokens>,
-    /// What is written down of requests; nothing without a policy.
+    /// The audit log; none without a policy.
     pub audit: Option<Arc<Audit>>,
     pub history: Option<Arc<ferry_trace::History>>,
-    /// As whom the servers of the cluster call each other and kubelets.
+    /// The user as which servers of the cluster connect to each other and to kubelets.
     pub server_user: String,
     pub authorization: Authorization,
-    /// Every role and binding: what nobody may hand out more of than they hold.
+    /// Every role and binding, for escalation checks.
     pub rbac: Arc<Rbac>,
     pub admission: AdmissionChain,
     pub limits: Limits,
@@ -152,14 +152,14 @@ impl Api {
         self.served.borrow().clone()
     }
 
-    /// Swaps in another picture of what is served. Requests go on with the old one until it is made.
+    /// Replaces the snapshot of served resources. Requests use the old one until the new one is complete.
     pub fn change_served(&self, change: impl FnOnce(&Served) -> Served) {
         let _changing = self.changing.lock();
         let next = change(&self.served());
         self.served.send_replace(Arc::new(next));
     }
 
-    /// Wakes when another picture is served.
+    /// Notifies of new snapshots.
     pub fn follow_served(&self) -> watch::Receiver<Arc<Served>> {
         self.served.subscribe()
     }

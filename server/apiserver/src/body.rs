@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_that_breaks_off_is_no_whole_one() {
+    async fn a_truncated_proxied_response_is_visible_to_the_client() {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let check = async |sent: &'static str, expected: &[Result<&'static str, BrokenOff>]| {
             let (near, mut far) = tokio::io::duplex(4096);

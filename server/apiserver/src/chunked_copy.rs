@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_lost_between_chunks() {
+    fn chunked_copies_preserve_all_bytes() {
         for length in [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 5] {
             let bytes: Vec<u8> = (0..length).map(|at| at as u8).collect();
             let mut out = BytesMut::from(&b"x"[..]);

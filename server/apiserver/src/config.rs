@@ -22,7 +22,7 @@ pub struct Config {
     pub bind: SocketAddr,
     /// Other servers may work on the same store.
     pub shared_store: bool,
-    /// Where others reach this server; found out when not given.
+    /// The address at which others reach this server; detected by default.
     pub advertise: Option<IpAddr>,
     /// Further names and addresses for the serving certificate.
     pub names: Vec<String>,
@@ -45,31 +45,31 @@ pub struct Config {
     pub oidc: Option<OidcConfig>,
     pub token_webhook: Option<TokenWebhook>,
     pub audit: AuditConfig,
-    /// How much of the trace is kept in `data_dir/trace`; nothing when not given.
+    /// The size and age of the trace in `data_dir/trace`; none by default.
     pub trace_retention: Option<Retention>,
     /// The first signs; tokens of all are accepted.
     pub service_account_issuers: Vec<String>,
-    /// Whom tokens are for that name nobody; the issuers when empty.
+    /// Default audiences of tokens; the issuers when empty.
     pub api_audiences: Vec<String>,
     pub service_account_signing_key_file: Option<PathBuf>,
     pub service_account_key_files: Vec<PathBuf>,
-    /// Whether tokens that Secrets keep end with the Secret and the account.
+    /// Whether tokens in Secrets are invalid without the Secret and the account.
     pub service_account_lookup: bool,
-    /// Certificates that others have made.
+    /// Certificates that the flags name.
     pub given: GivenFiles,
-    /// How often certificates are looked at, and the host's address with them.
+    /// How often certificates and the host's address are checked.
     pub certificate_check: Duration,
     pub enable_admission_plugins: Vec<String>,
     pub disable_admission_plugins: Vec<String>,
-    /// Exactly these run, whatever is on by default.
+    /// Exactly these plugins run, instead of the defaults.
     pub only_admission_plugins: Option<Vec<String>>,
     /// The AdmissionConfiguration file.
     pub admission_configuration: Option<PathBuf>,
-    /// How long a request may take that is no watch or stream.
+    /// Maximum duration of a request, except watches and streams.
     pub request_timeout: Duration,
-    /// Flow schemas and priority levels decide; otherwise the two limits below apply to everybody.
+    /// Use flow schemas and priority levels; otherwise the two limits below apply to all users.
     pub priority_and_fairness: bool,
-    /// The sum of both is what priority levels share.
+    /// Priority levels share the sum of both.
     pub max_requests_in_flight: usize,
     pub max_mutating_requests_in_flight: usize,
     /// Watches and streams, and connections, that one user may hold; zero is no limit.
@@ -123,7 +123,7 @@ impl Config {
     }
 }
 
-/// What is written down of requests. Without a policy nothing is.
+/// The audit log and webhook. Without a policy nothing is logged.
 #[derive(Debug, Clone, Default)]
 pub struct AuditConfig {
     pub policy_file: Option<PathBuf>,

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_node_is_sent_what_admission_saw_and_nothing_else() {
+    fn the_kubelet_gets_exactly_the_options_that_admission_saw() {
         use serde_json::json;
         let seen = json!({"stdin": true, "stdout": true, "command": ["sh", "-c", "a b"]});
         check(

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn one_user_gets_no_more_than_its_own_limit() {
+    fn one_user_is_limited_to_its_share() {
         let limit = FairLimit::with_most_of_one(100, 10);
         let held: Vec<Vec<FairPermit>> =
             ["a", "b", "c", "d", "e", "f", "g", "h", "i"].map(|user| take_all(&limit, user)).into();
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_larger_than_the_limit_is_had_alone() {
+    fn a_request_above_the_limit_is_admitted_alone() {
         let (limit, user) = (FairLimit::new(10), User::new("a"));
         let large = limit.take(&user, 1000).expect("nothing is held");
         assert!(limit.take(&user, 1).is_none());

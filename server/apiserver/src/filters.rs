@@ -43,7 +43,7 @@ const PRIORITY_LEVEL_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-
 pub struct Connection {
     pub peer: Option<std::net::SocketAddr>,
     pub client_certificates: Arc<ClientCertificates>,
-    /// A component in this process: it is who it was made as.
+    /// The user of a component in this process, whose connection needs no authentication.
     pub identity: Option<Arc<User>>,
     pub memory: Arc<ConnectionMemory>,
     /// Set for connections from the network.
@@ -113,14 +113,14 @@ fn receive<B: RequestBody>(request: http::Request<B>) -> (Head, Unread<B>) {
     (Head { parts, query, info, path, started, received }, body)
 }
 
-/// What the filters made of a request.
+/// The result of the filters.
 enum Filtered {
     Admitted(Box<Admitted>),
-    /// Another API server has answered.
+    /// The response of an aggregated API server.
     Proxied(Response),
 }
 
-/// A request that has passed the filters, and what it holds until it is answered.
+/// A request that has passed the filters, with the resources that it holds until its response.
 struct Admitted {
     request: Request,
     started: Instant,
@@ -215,7 +215,7 @@ async fn identify(
     Ok(acting.user)
 }
 
-/// How much a list of the resource would load.
+/// The number and size of the resource's objects, for the cost of a list.
 fn stored(api: &Api, info: &RequestInfo) -> Option<Stored> {
     let resource = api.registry.resource(&GroupResource::new(info.group.clone(), info.resource.clone()))?;
     Some(Stored { objects: resource.cache.len(), bytes: resource.cache.bytes() })
@@ -276,11 +276,11 @@ struct Responder {
     is_traced_write: bool,
 }
 
-/// What the filters found out about a request.
+/// What the filters know about a request.
 #[derive(Default)]
 struct Context {
     auditing: Option<Auditing>,
-    /// What the client is told of its credentials.
+    /// A warning about the client's credentials.
     warning: Option<&'static str>,
     user: Option<Arc<User>>,
     class: Option<Class>,
@@ -318,7 +318,7 @@ impl Responder {
         self.finish(response)
     }
 
-    /// A panic is a defect of ours; it ends one request and no other.
+    /// Responds after a panic, which ends only its own request.
     fn panicked(mut self) -> Response {
         self.context.audit(Auditing::panicked);
         self.refuse(&Status::internal(
@@ -351,7 +351,7 @@ impl Responder {
     }
 }
 
-/// UIDs, not names: what administrators call their flows is not the clients' business.
+/// UIDs and not names, because clients should not see the names of flow schemas.
 fn add_class(response: &mut Response, class: &Class) {
     let headers = [(PRIORITY_LEVEL_UID, class.level_uid.as_str()), (FLOW_SCHEMA_UID, class.schema_uid())];
     for (name, uid) in headers {
@@ -443,7 +443,7 @@ fn cause_of(headers: &HeaderMap) -> Option<i64> {
     baggage.split(',').find_map(|entry| entry.trim().strip_prefix("ferry-cause=")?.parse().ok())
 }
 
-/// A client that has not read its responses gets no more.
+/// Refuses a client that does not read its responses.
 fn limit_unread_responses(api: &Api, connection: &Connection, user: &User) -> Result<ResponseMemory, Status> {
     match &connection.identity {
         Some(_) => Ok(ResponseMemory::default()),
@@ -458,7 +458,7 @@ fn body_memory(api: &Api, connection: &Connection) -> Option<Memory> {
     })
 }
 
-/// Who was recognised.
+/// The authenticated caller.
 #[derive(Clone, Default)]
 struct Caller {
     user: Arc<User>,
@@ -524,7 +524,7 @@ async fn authenticate(
     }
 }
 
-/// `Impersonate-User` and its kin: acting as another, where one may.
+/// Applies the `Impersonate-*` headers if the caller is authorized.
 async fn impersonate(
     api: &Api,
     headers: &HeaderMap,
@@ -655,7 +655,7 @@ mod tests {
     }
 
     #[test]
-    fn warnings_are_cut_when_they_are_many() {
+    fn warnings_of_a_response_are_limited() {
         let few = vec!["é".repeat(2000), "b".repeat(96)];
         assert_eq!(fitting(&few), few);
         let long = vec!["é".repeat(1 << 20), "b".into()];

@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_behind_the_filters_sees_a_session() {
+    fn session_cookies_and_keys_are_removed_before_the_verb() {
         let mut headers = HeaderMap::new();
         headers.insert(KEY_HEADER, HeaderValue::from_static("key"));
         headers.append(COOKIE, HeaderValue::from_static("a=1; __Host-ferry-session=secret"));
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_was_sent_is_left_out() {
+    fn header_values_with_invalid_bytes_are_kept() {
         let mut headers = HeaderMap::new();
         headers.append("x", HeaderValue::from_bytes(b"\xff").expect("a value"));
         headers.append("x", HeaderValue::from_static("y"));

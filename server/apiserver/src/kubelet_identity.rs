@@ -14,7 +14,7 @@ const API_SERVER: &str = "kubernetes.default.svc";
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotThisKubelet {
-    #[error("it shows no certificate that can be read")]
+    #[error("it presents no readable certificate")]
     Unreadable,
     #[error("it is an API server")]
     ApiServer,
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kubelet_is_known_by_its_certificate() {
+    fn kubelets_are_identified_by_their_certificate() {
         let check =
             |organization: &str, name: &str, serves: &[&str], expected: Result<(), NotThisKubelet>| {
                 let names: Vec<String> = serves.iter().map(ToString::to_string).collect();

@@ -1,10 +1,10 @@
-//! The API server: HTTP only. Filters, verbs, negotiation, discovery, OpenAPI; everything about objects
-//! is the registry's.
+//! The API server's HTTP: filters, verbs, negotiation, discovery, OpenAPI. The registry does everything that concerns
+//! objects.
 //!
-//! No kind has a route here: one grammar reads the URL ([`request_info`]), and the rows of the table say what exists. Every
-//! verb has one action for all kinds; actions of one resource are rows of [`actions`].
+//! No kind has a route here: one grammar parses the URL ([`request_info`]), and the rows of the table say what exists.
+//! Every verb has one action for all kinds; actions of a single resource are rows of [`actions`].
 //!
-//! Start reading at [`filters::handle`], then [`verbs`], then [`respond`].
+//! Start reading at [`filters::handle`], then [`verbs`], then [`respond`]. [`run`] starts and stops a server.
 
 pub mod access;
 mod account_keys;

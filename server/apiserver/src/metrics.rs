@@ -508,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_serves_has_no_series_of_its_own() {
+    fn unserved_resources_get_no_metric_series() {
         let metrics = Metrics::default();
         let outcome = Outcome { verb: "GET", scope: "cluster", code: 404, dry_run: false };
         for number in 0..100 {

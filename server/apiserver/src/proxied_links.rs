@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_page_comes_out_as_it_went_in() {
+    fn text_without_links_is_unchanged() {
         for text in
             ["", "<", "<<<<", "<a", "<a href", "<a href=", "<a href=\"", "<a =/x>", "<a href='/x>", "</"]
         {

@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_in_a_browser_has_no_origin_and_sets_no_cookies() {
+    fn proxied_pages_in_a_browser_are_sandboxed_and_set_no_cookies() {
         for site in ["none", "same-origin", "cross-site", "same-site"] {
             let answer = answered(&[("sec-fetch-site", site)]);
             let policies: Vec<_> = answer.get_all(CONTENT_SECURITY_POLICY).iter().collect();
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_programs_and_other_proxies_get_is_passed_on() {
+    fn proxied_pages_for_programs_are_unchanged() {
         for request in [&[][..], &[("sec-fetch-site", "same-origin"), ("x-forwarded-for", "127.0.0.1")]] {
             let answer = answered(request);
             assert_eq!(answer["set-cookie"], "a=b");

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_does_not_read_gets_no_more() {
+    fn unread_responses_use_up_the_memory_limit() {
         let (connection, all, user) = (FairLimit::new(100), FairLimit::new(1000), User::new("a"));
         let answer = || ResponseMemory::new([&connection, &all], &user);
         let (first, second) = (answer().expect("room"), answer().expect("room"));

@@ -222,7 +222,7 @@ impl Running {
                 api.served().documents.openapi_v3_index();
             });
             if let Err(error) = made.await {
-                tracing::error!(%error, "the documents of OpenAPI were not made");
+                tracing::error!(%error, "cannot build the OpenAPI documents");
             }
         });
     }
@@ -231,7 +231,7 @@ impl Running {
     pub async fn stop(self) {
         self.stop.cancel();
         if let Err(error) = self.announcing.await {
-            tracing::error!(%error, "the addresses of the servers were not kept");
+            tracing::error!(%error, "the task that maintains the servers' addresses failed");
         }
         if let Err(error) = self.serving.await {
             tracing::error!(%error, "the listener failed");
@@ -243,7 +243,7 @@ impl Running {
         if let Some(telling) = self.telling
             && let Err(error) = telling.await
         {
-            tracing::error!(%error, "the other servers were not told the last spans");
+            tracing::error!(%error, "cannot send the last spans to the other servers");
         }
         if let Some(audit) = &self.api.audit {
             audit.close().await;

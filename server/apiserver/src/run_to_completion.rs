@@ -50,7 +50,7 @@ mod tests {
     use tokio::sync::oneshot;
 
     #[tokio::test]
-    async fn what_nobody_waits_for_any_more_is_done_all_the_same() {
+    async fn an_abandoned_future_runs_to_completion() {
         let tasks = TaskTracker::new();
         let (go, wait) = oneshot::channel::<()>();
         let (done, told) = oneshot::channel();
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_waited_for_needs_no_task() {
+    async fn an_awaited_future_runs_without_a_task() {
         let tasks = TaskTracker::new();
         assert_eq!(RunToCompletion::new(async { 7 }, &tasks).await, 7);
         assert_eq!(tasks.len(), 0);

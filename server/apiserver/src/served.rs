@@ -41,12 +41,12 @@ impl Served {
         Served::of(places, Vec::new(), None)
     }
 
-    /// The next picture, with these resources.
+    /// A new snapshot with these resources.
     pub fn with_places(&self, places: Vec<Place>) -> Served {
         Served::of(places, self.remotes.clone(), Some(self))
     }
 
-    /// The next picture, with these versions of other API servers.
+    /// A new snapshot with these versions of aggregated API servers.
     pub fn with_remotes(&self, remotes: Vec<Arc<Remote>>) -> Served {
         Served::of(self.places(), remotes, Some(self))
     }
@@ -84,7 +84,7 @@ impl Served {
         &self.remotes
     }
 
-    /// Who else answers for a version of a group. There are few of them, mostly none.
+    /// The aggregated API server of a group version. There are few, mostly none.
     pub fn remote(&self, group: &str, version: &str) -> Option<&Arc<Remote>> {
         self.remotes.iter().find(|remote| remote.group() == group && remote.version() == version)
     }

@@ -99,7 +99,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     #[tokio::test(start_paused = true)]
-    async fn who_reads_nothing_is_not_waited_for() {
+    async fn writes_to_a_client_that_does_not_read_time_out() {
         let (near, mut far) = tokio::io::duplex(10);
         let (mut near, may_pause) = SlowReader::new(near);
         let begun = tokio::time::Instant::now();

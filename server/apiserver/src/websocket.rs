@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn messages_without_an_end_are_not_held() {
+    async fn endless_websocket_messages_are_not_buffered() {
         let mask = [0; 4];
         let long = |first: u8, length: u64| [&[first, 0xff][..], &length.to_be_bytes(), &mask].concat();
         // A frame of 16 MB, one that says so and no more, and a message of many frames without a last one.

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_line() {
+    fn csv_errors_name_the_line() {
         assert_eq!(records("a\n\"b").unwrap_err().line, 2);
         assert_eq!(records("a\"b").unwrap_err().problem, "a quote inside of a field that is not quoted");
         assert_eq!(

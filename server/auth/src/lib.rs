@@ -1,15 +1,13 @@
 //! Authentication and authorization.
 //!
-//! This crate turns credentials into a [`User`] and a request's attributes into a
-//! [`Decision`]. It also keeps the cluster's keys and certificates
-//! ([`pki`]) and writes down what happened ([`audit`]).
+//! This crate turns credentials into a [`User`] and a request's attributes into a [`Decision`]. It also manages the
+//! cluster's keys and certificates ([`pki`]) and writes the audit log ([`audit`]).
 //!
-//! It deliberately knows no HTTP: the API server's filters hand in plain data and make the 401
-//! or 403 themselves. It opens no store: roles, bindings, pods and tokens are handed in as they change,
-//! and every decision is taken from memory.
+//! It knows no HTTP: the API server's filters pass plain data and create the 401 or 403 responses. It opens no store:
+//! roles, bindings, pods and tokens are passed in as they change, and every decision is made in memory.
 //!
-//! Start reading at [`authenticate`] (the union of authenticators), then [`authorize`] (the union
-//! of authorizers) and [`authorize::rbac`], which answers nearly every request.
+//! Start reading at [`authenticate`] (the union of authenticators), then [`authorize`] (the union of authorizers) and
+//! [`authorize::rbac`], which decides nearly every request.
 
 pub mod attributes;
 pub mod audit;

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_granted_and_has_not_ended_is_there_again() {
+    fn leases_survive_a_restart() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("leases");
         // Four thousand syncs would take their time.

@@ -1,10 +1,10 @@
-//! etcd's v3 API over the embedded store: what a client of etcd asks over gRPC, and the few pages that etcd serves over
-//! plain HTTP on the same port. There is one member, and nothing is replicated.
+//! etcd's v3 API over the embedded store: the gRPC services, and the few pages that etcd serves over plain HTTP on the same
+//! port. There is one member, and no replication.
 //!
-//! This room knows no kind: keys are text, values are bytes. What may be stored, and for how long, the store decides.
+//! This crate knows no kind: keys are text, values are bytes. The store limits sizes and expires keys.
 //!
-//! Start reading at [`server`], which listens; `service.rs` names every method; `kv.rs`, `watch.rs`, `lease.rs` and
-//! `maintenance.rs` answer them; `bolt.rs` writes the file that `etcdctl snapshot restore` takes.
+//! Start reading at [`server`], which listens; `service.rs` lists every method; `kv.rs`, `watch.rs`, `lease.rs` and
+//! `maintenance.rs` implement them; `bolt.rs` writes the snapshot file for `etcdctl snapshot restore`.
 
 mod bolt;
 mod failure;

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_a_secret_is_a_path_and_nothing_more() {
+    fn changes_of_possible_secrets_contain_only_the_path() {
         check(
             json!({"metadata": {"labels": {"image": "a"}, "annotations": {"x.io/pin": "1"}}}),
             json!({"metadata": {"labels": {"image": "b"}, "annotations": {"x.io/pin": "2"}}}),
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_wants_comes_first_and_all_of_it_fits() {
+    fn spec_changes_come_first_and_are_complete() {
         let many = |value: u32| {
             let fields: serde_json::Map<String, Value> =
                 (0..50).map(|n| (format!("field{n:02}"), json!(value))).collect();

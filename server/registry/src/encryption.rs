@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_and_no_secret_with_it() {
+    fn encryption_configuration_errors_contain_no_secrets() {
         fn check(resources: &str, expected: &str) {
             let refused = EncryptedResources::parse(&file(resources)).err().expect("an error").to_string();
             assert!(refused.contains(expected), "{resources}: {refused}");

@@ -1,8 +1,8 @@
-//! Every verb of the API once, over `Object`: create, get, list, watch, update, patch, delete. The
-//! watch cache serves all reads; a strategy per kind adds what differs.
+//! Every verb of the API once, over `Object`: create, get, list, watch, update, patch, delete. The watch cache serves all
+//! reads; a strategy per kind contains the differences.
 //!
-//! Outside `kinds/` nothing here names a kind, so built-in and custom resources take one path. HTTP,
-//! authentication and authorization are unknown here; admission is a hook that the caller hands in.
+//! Outside `kinds/` no code uses the type of a kind, so built-in kinds and custom resources use the same code. This crate
+//! knows no HTTP, authentication or authorization; the caller passes admission as a hook.
 //!
 //! Start reading at [`registry`], then `verbs/`, then [`strategy`].
 

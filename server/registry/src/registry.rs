@@ -16,7 +16,7 @@ use crate::kinds;
 use crate::settings::{Settings, StorageFormat};
 use crate::strategy::StrategyRef;
 
-/// Everything is stored below this, as upstream does.
+/// Prefix of all keys in the store, as in upstream.
 pub const ROOT: &str = "/registry/";
 
 pub struct Registry {
@@ -27,7 +27,7 @@ pub struct Registry {
     resources: RwLock<HashMap<GroupResource, Arc<Resource>, foldhash::fast::RandomState>>,
 }
 
-/// What a resource is made of.
+/// The parts of a resource.
 pub struct NewResource {
     pub stored: Arc<Kind>,
     pub versions: Vec<Arc<Kind>>,
@@ -35,7 +35,7 @@ pub struct NewResource {
     pub strategy: StrategyRef,
 }
 
-/// A resource in all its versions: one place in the store, one cache, one strategy.
+/// A resource in all its versions: one prefix in the store, one cache, one strategy.
 pub struct Resource {
     /// The row of the version that is stored.
     pub stored: Arc<Kind>,
@@ -78,7 +78,7 @@ impl Registry {
         registry
     }
 
-    /// Makes room for a built-in resource. Its cache is filled by the log's start.
+    /// Adds a built-in resource. The start of the log fills its cache.
     pub fn add(&self, stored: Arc<Kind>) -> Arc<Resource> {
         let strategy = StrategyRef::Builtin(kinds::strategy(&stored));
         let all = ferry_api::kinds::builtin().iter();
@@ -88,7 +88,7 @@ impl Registry {
         self.add_with(NewResource { stored, versions, conversion: Conversion::Local, strategy })
     }
 
-    /// Makes room for one more resource. Its cache is filled by the log's start, or by `log.load`.
+    /// Adds a resource. The start of the log, or `log.load`, fills its cache.
     pub fn add_with(&self, new: NewResource) -> Arc<Resource> {
         let NewResource { stored, versions, conversion, strategy } = new;
         let selectable = strategy.selectable();
@@ -117,7 +117,7 @@ impl Registry {
         resource
     }
 
-    /// A custom resource whose definition is gone: nothing feeds its cache any more, and its watchers end.
+    /// Removes a custom resource whose definition was deleted: its cache gets no more events, and its watches end.
     pub fn remove(&self, resource: &GroupResource) {
         if let Some(resource) = self.resources.write().remove(resource) {
             self.log.forget(&resource.prefix);
@@ -162,12 +162,12 @@ impl Resource {
     }
 }
 
-/// Reads what this server or upstream's wrote: JSON or protobuf, in any version of the kind.
+/// Decodes stored objects of this server or upstream's: JSON or protobuf, in any version of the kind.
 struct StoredObjects {
     kind: Arc<Kind>,
-    /// How an object begins that this server wrote in that version.
+    /// The first bytes of an object that this server stored in that version.
     head: String,
-    /// Objects stay in the version they were stored in, which is one of these: to convert them takes a webhook.
+    /// Objects stay in their stored version, which is one of these, because a webhook converts them.
     own_version: Option<Vec<Arc<Kind>>>,
 }
 
@@ -179,7 +179,7 @@ impl StoredObjects {
 }
 
 impl StoredObjects {
-    /// A definition may have changed since the object was written: it gets today's form and defaults.
+    /// The definition may have changed since the object was written: applies the current schema and defaults.
     fn custom(&self, object: Object) -> Result<Bytes, Status> {
         let versions = self.own_version.iter().flatten();
         let own = versions.into_iter().find(|row| row.api_version() == object.api_version());

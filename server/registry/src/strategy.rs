@@ -19,7 +19,7 @@ use crate::columns::Column;
 use crate::kinds::rules;
 use crate::registry::Registry;
 
-/// The rules of one kind over its typed view. Every method has the answer of a plain kind.
+/// The rules of one kind over its typed view. The default of every method suits a kind without special rules.
 pub trait Rules<T: DeserializeOwned>: Send + Sync {
     /// Defaults that depend on other fields; the plain ones are in the table.
     fn default(&self, _object: &mut Object) {}
@@ -36,15 +36,15 @@ pub trait Rules<T: DeserializeOwned>: Send + Sync {
 
     fn validate(&self, _object: &T, _errors: &mut FieldErrors) {}
 
-    /// `validate` ran on the new object already.
+    /// Runs after `validate` has run on the new object.
     fn validate_update(&self, _new: &T, _old: &T, _errors: &mut FieldErrors) {}
 
-    /// Whether the rows of `kinds/rules/rules.txt` judge the kind, before the methods here do.
+    /// Whether the rows of `kinds/rules/rules.txt` validate the kind, before the methods here do.
     fn judged_by_rows(&self) -> bool {
         false
     }
 
-    /// Whether `validate` or `warnings` look at a view of a new object. Views are dear.
+    /// Whether `validate` or `warnings` need a typed view of a new object. Views are expensive.
     fn looks_at_new(&self) -> bool {
         true
     }
@@ -74,7 +74,7 @@ pub trait Rules<T: DeserializeOwned>: Send + Sync {
         &[]
     }
 
-    /// What the client should hear though the request is accepted.
+    /// Warnings for the client of an accepted request.
     fn warnings(&self, _object: &T) -> Vec<String> {
         Vec::new()
     }
@@ -93,22 +93,22 @@ pub trait Rules<T: DeserializeOwned>: Send + Sync {
         StrategyOptions::default()
     }
 
-    /// The time an object has to end by itself once its deletion was asked for; `None`: it goes at once.
+    /// The grace period of a deletion; with `None` the object is removed immediately.
     fn grace_period(&self, _object: &Object, _asked: Option<i64>) -> Option<i64> {
         None
     }
 
-    /// Says once more what the object says already, so that losing the write loses only a little time.
+    /// Whether the write only renews the object (a Lease), so that losing it does little harm.
     fn is_renewal(&self, _new: &Object, _old: &Object) -> bool {
         false
     }
 
-    /// The object stays though it is deleted and has no finalizers left (a namespace with content).
+    /// Whether a deleted object without finalizers remains (a namespace with content).
     fn is_retained(&self, _object: &Object) -> bool {
         false
     }
 
-    /// What else a deletion that was begun changes (a namespace is Terminating).
+    /// Further changes when a deletion begins (a namespace becomes Terminating).
     fn begin_deletion(&self, _object: &mut Object) {}
 
     /// Where the scale subresource finds its numbers.
@@ -131,7 +131,7 @@ pub trait Rules<T: DeserializeOwned>: Send + Sync {
 /// A write in the same transaction as the object's.
 #[derive(Debug)]
 pub struct TxnPart {
-    /// What must hold of it; nothing where any state will do.
+    /// The condition on the key's state; `None` for any state.
     pub compare: Option<Compare>,
     pub operation: Operation,
 }
@@ -143,7 +143,7 @@ pub struct Selectable {
     pub field: Cow<'static, str>,
     /// Field names joined by dots.
     pub path: Cow<'static, str>,
-    /// What an absent value counts as: a boolean's "false", a phase's "".
+    /// The value of an absent field: "false" for a boolean, "" for a phase.
     pub absent: &'static str,
 }
 
@@ -167,28 +167,28 @@ pub struct ScalePaths {
 pub struct StrategyOptions {
     /// PUT on a name that does not exist creates the object.
     pub create_on_update: bool,
-    /// PUT without a resourceVersion replaces whatever is there.
+    /// PUT without a resourceVersion is an unconditional update.
     pub unconditional_update: bool,
-    /// A status write leaves the labels alone.
+    /// A status write does not change labels.
     pub status_keeps_labels: bool,
-    /// A status write leaves all metadata alone.
+    /// A status write does not change metadata.
     pub status_keeps_metadata: bool,
     /// Names may be any path segment (roles), not only DNS subdomains.
     pub name: NameRule,
     /// metadata.generation counts changes of everything but metadata and status.
     pub generation: bool,
-    /// It counts from the first change on: a new object has none.
+    /// The generation counts from the first change on: a new object has none.
     pub counts_from_zero: bool,
     /// Fields of metadata whose change counts too.
     pub counts_metadata: &'static [&'static str],
-    /// It is 1 from the beginning, and only an end that waits is counted.
+    /// The generation is 1 from the beginning, and only a deletion with finalizers increases it.
     pub counts_nothing: bool,
     /// A new object keeps the status it came with (nodes register with theirs).
     pub created_with_status: bool,
     /// Addresses or ports are reserved together with the object: it has [`TxnPart`]s.
     pub reserves: bool,
     pub relaxed: Relaxed,
-    /// Objects go away by themselves after `Settings::event_ttl`.
+    /// Objects expire after `Settings::event_ttl`.
     pub expires: bool,
     /// Finalizers need no domain before a slash (definitions and custom resources).
     pub plain_finalizers: bool,
@@ -196,17 +196,17 @@ pub struct StrategyOptions {
     pub first_finalizer: Option<&'static str>,
     /// What a delete does to dependents when the request does not say.
     pub orphans_by_default: bool,
-    /// What is told to those who delete without saying what becomes of dependents.
+    /// The warning for deletions that set no propagation policy.
     pub orphans_warning: Option<&'static str>,
 }
 
-/// Which writes are answered before they are durable.
+/// Which writes are acknowledged before they are durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Relaxed {
     Never,
-    /// Those that only put off an end, see [`Rules::is_renewal`].
+    /// Renewals, see [`Rules::is_renewal`].
     Renewals,
-    /// Nobody acts on what the object says (events).
+    /// All writes: no component depends on the object (Events).
     Always,
 }
 
@@ -340,7 +340,7 @@ impl UpdateScope<'_> {
     }
 }
 
-/// Gives [`Rules`] their typed view. The view is made only where rules ask for one.
+/// Passes [`Rules`] a typed view, which is decoded only if a rule needs it.
 pub struct Typed<T, R> {
     rules: R,
     view: PhantomData<fn() -> T>,

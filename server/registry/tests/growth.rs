@@ -42,7 +42,7 @@ const DECODE: &str = "decode";
 const CHECKS: &[&str] = &["default", "prepare", "validate", "validate an update"];
 
 #[test]
-fn memory_and_answers_grow_no_faster_than_the_object() {
+fn memory_and_responses_grow_linearly_with_the_object() {
     let mut fast = Vec::new();
     let lists = each_list(|kind, schema, path| {
         // What is made once, at its first use, belongs to no list.

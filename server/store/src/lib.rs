@@ -1,11 +1,11 @@
-//! Revisioned bytes with etcd's semantics: one global revision, compare-and-set transactions,
-//! ranges at a revision, watch from a revision, compaction, time to live.
+//! Revisioned bytes with etcd's semantics: one global revision, compare-and-set transactions, ranges at a revision,
+//! watches from a revision, compaction, time to live.
 //!
-//! Two engines stand behind one trait and one contract suite (`tests/store/contract.rs`):
-//! [`Embedded`], a directory of this machine, and [`Etcd`], a cluster elsewhere. [`Encrypted`] goes over either.
+//! Two engines implement one trait and pass one contract suite (`tests/store/contract.rs`): [`Embedded`], a directory on
+//! this machine, and [`Etcd`], an etcd cluster. [`Encrypted`] wraps either.
 //!
-//! This room knows no kind and no codec: a key is a path, a value is bytes. It decides nothing
-//! about who may read or write, and holds no copy of values in memory: the watch cache does.
+//! This crate knows no kind and no codec: a key is a path, a value is bytes. It makes no access decisions and keeps no
+//! values in memory; the watch cache does.
 //!
 //! Start reading at [`Store`], then `embedded/mod.rs` or `etcd/mod.rs`.
 

@@ -35,13 +35,13 @@ pub struct KeyValue {
     pub key: Arc<str>,
     /// Empty in a delete event.
     pub value: Bytes,
-    /// When the key last came into being; zero in a delete event.
+    /// The revision at which the key was created; zero in a delete event.
     pub create_revision: Revision,
-    /// When it last changed; the revision of the deletion in a delete event.
+    /// The revision of the last change; that of the deletion in a delete event.
     pub mod_revision: Revision,
     /// Counts the puts since the key was created; zero in a delete event.
     pub version: i64,
-    /// The lease of etcd's that it goes with; zero for none.
+    /// The etcd lease that the key is attached to; zero for none.
     pub lease: i64,
 }
 
@@ -54,7 +54,7 @@ pub trait Store: Send + Sync + 'static {
     /// Keys under a prefix, in order.
     async fn range(&self, range: Range) -> Result<Page>;
 
-    /// All comparisons hold and all operations happen, at one revision; or nothing does.
+    /// Applies all operations at one revision if all comparisons hold, otherwise none.
     async fn commit(&self, txn: Txn) -> Result<Committed>;
 
     /// Every change of keys under `prefix` with a revision of at least `from`: in order, none
@@ -69,7 +69,7 @@ pub trait Store: Send + Sync + 'static {
         Ok(false)
     }
 
-    /// Forgets what was overwritten or deleted before `at`.
+    /// Compacts: removes versions that were overwritten or deleted before `at`.
     async fn compact(&self, at: Revision) -> Result<()>;
 
     /// Whether the store answers and takes writes now; asked by health checks, with a deadline of their own.
@@ -83,7 +83,7 @@ pub trait Store: Send + Sync + 'static {
     /// `etcdctl snapshot restore` (etcd) takes, while reads and writes go on.
     async fn snapshot(&self) -> Result<BoxStream<'static, Result<Bytes>>>;
 
-    /// Makes everything durable and ends the engine's own tasks. Later calls fail.
+    /// Makes all writes durable and stops the engine's tasks. Later calls fail.
     async fn close(&self) -> Result<()>;
 }
 
@@ -102,7 +102,7 @@ pub struct Range {
     pub after: Option<String>,
     pub at: Option<Revision>,
     pub limit: Option<usize>,
-    /// How many keys the limit leaves out need not be counted: whether there are any is enough.
+    /// Do not count the keys beyond the limit; only report whether there are any.
     pub uncounted: bool,
 }
 
@@ -240,7 +240,7 @@ impl Txn {
         self.operations.iter().map(Operation::size).sum()
     }
 
-    /// Refuses what no engine takes.
+    /// Refuses transactions that no engine accepts.
     pub(crate) fn check(&self, limit: usize) -> Result<()> {
         let size = self.size();
         if size > limit {
@@ -300,10 +300,10 @@ pub struct Usage {
     pub size: u64,
     /// Of these, bytes that are still needed for current keys and kept history.
     pub in_use: u64,
-    /// Bytes past which puts are refused; zero where the engine does not tell.
+    /// Size in bytes above which puts are refused; zero if the engine does not report it.
     pub quota: u64,
-    /// Current keys; zero where the engine does not tell.
+    /// Number of current keys; zero if the engine does not report it.
     pub keys: u64,
-    /// Puts are refused for want of space: etcd's alarm NOSPACE.
+    /// Puts are refused because space is exhausted: etcd's alarm NOSPACE.
     pub no_space: bool,
 }

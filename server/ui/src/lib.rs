@@ -1,15 +1,14 @@
-//! The page of `ferry ui`: its files, and what is pure about signing in to it.
+//! The web page of `ferry ui`: its files, and the pure part of signing in.
 //!
 //! ```text
-//! ferry ui ── POST /ui/links ──▶ a link, once, for two minutes
+//! ferry ui ── POST /ui/links ──▶ a link, valid once, for two minutes
 //!                                  │ opened in a browser
 //! the page ── POST /ui/sessions ──▶ a cookie (HttpOnly) and a key that only the page's origin can read
-//!    └── any request of the API: the cookie, the key in a header, from the same origin; or it is nobody's
+//!    └── any API request: the cookie, the key in a header, from the same origin; otherwise unauthenticated
 //! ```
 //!
-//! The page is plain JavaScript modules and CSS: nothing is compiled, and there is nothing to install. It is a client of the
-//! API like any other, so this room knows no kind and no right; it also knows no HTTP library. The API server serves it
-//! under `/ui/`.
+//! The page consists of plain JavaScript modules and CSS without a build step. It is an ordinary API client, so this crate
+//! knows no kinds and no rights; it also knows no HTTP library. The API server serves it under `/ui/`.
 //!
 //! Start reading at [`secrets`], then [`origin`], then [`assets`].
 

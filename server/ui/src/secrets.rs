@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn many_owners_keep_nobody_out_and_who_holds_the_most_loses_first() {
+    fn the_session_table_evicts_the_largest_holder_first() {
         let sessions = Secrets::new(SMALL);
         let issue = |owner: &str| sessions.issue(owner, (), at(0));
         let counts = |secret: &String| sessions.get(secret, at(1)).is_some();
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_ended_makes_room() {
+    fn expired_sessions_are_replaced_first() {
         let sessions = Secrets::new(SMALL);
         let ended: Vec<String> = ["a", "b", "c"].map(|owner| sessions.issue(owner, (), at(0))).into();
         let late = sessions.issue("d", (), at(30));

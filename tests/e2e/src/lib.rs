@@ -1,5 +1,4 @@
-//! What black-box tests need besides a server: the program under test, programs that the server calls, and its audit
-//! log.
+//! Support for black-box tests: the program under test, programs that the server calls, and its audit log.
 
 pub mod audited;
 pub mod binary;

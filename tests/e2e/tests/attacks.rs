@@ -92,7 +92,7 @@ fn now() -> i64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tokens_that_are_not_right_open_nothing() {
+async fn invalid_tokens_are_refused() {
     let attacked = Attacked::start().await;
     let server = &attacked.server;
     let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "robot"}});
@@ -181,7 +181,7 @@ async fn certificates_and_headers_make_nobody_else() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_way_of_writing_a_path_leads_past_authorization() {
+async fn no_path_encoding_bypasses_authorization() {
     let attacked = Attacked::start().await;
     let tricks = [
         "//api/v1/namespaces/default/secrets",
@@ -218,7 +218,7 @@ async fn no_way_of_writing_a_path_leads_past_authorization() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_becomes_another_or_gives_more_than_they_have() {
+async fn users_can_neither_impersonate_nor_escalate_without_the_right() {
     let attacked = Attacked::start().await;
     let server = &attacked.server;
     let rbac = "/apis/rbac.authorization.k8s.io/v1";
@@ -288,7 +288,7 @@ async fn nobody_becomes_another_or_gives_more_than_they_have() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_keeps_to_itself() {
+async fn a_node_cannot_access_objects_of_other_nodes() {
     let attacked = Attacked::start().await;
     let server = &attacked.server;
     let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "robot"}});
@@ -387,7 +387,7 @@ async fn a_webhook_gets_no_more_than_its_say() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_too_much_is_not_read() {
+async fn oversized_requests_are_refused() {
     let attacked = Attacked::start().await;
     // Ten megabytes where three are the most.
     let huge = format!(
@@ -415,7 +415,7 @@ async fn what_is_too_much_is_not_read() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slow_clients_hold_nobody_up_and_are_not_waited_for() {
+async fn slow_clients_time_out_without_delaying_others() {
     let attacked = Attacked::start_with(|config| {
         config.request_timeout = Duration::from_secs(2);
         config.max_mutating_requests_in_flight = 1;

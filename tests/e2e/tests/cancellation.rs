@@ -270,7 +270,7 @@ async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_may_vanish_at_every_step_of_every_verb() {
+async fn a_client_may_disconnect_at_every_step_of_every_verb() {
     let files = tempfile::tempdir().expect("a directory");
     let users = files.path().join("users");
     std::fs::write(&users, "janes-token,jane,2\n").expect("written");

@@ -253,7 +253,7 @@ async fn objects_keep_the_version_they_were_stored_in_when_another_becomes_the_s
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_webhook_that_is_gone_or_wrong_fails_the_request_and_loses_nothing() {
+async fn a_failing_conversion_webhook_fails_the_request_without_data_loss() {
     let server = TestServer::start().await;
     type Answer = Box<dyn Fn(&Value) -> Reply + Send + Sync>;
     let answer: Arc<Mutex<Answer>> = Arc::new(Mutex::new(Box::new(|review| say(&converted(review)))));
@@ -331,7 +331,7 @@ async fn next_event(
 
 /// The clock is moved to where the webhook's time is over: that takes one thread, and no 30 seconds.
 #[tokio::test]
-async fn a_webhook_that_answers_too_late_fails_what_it_was_asked_for_and_holds_up_nothing_else() {
+async fn a_slow_conversion_webhook_fails_only_its_own_requests() {
     let server = TestServer::start().await;
     let (released, is_late) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicBool::new(false)));
     let (until, late) = (released.clone(), is_late.clone());

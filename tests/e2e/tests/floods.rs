@@ -133,7 +133,7 @@ async fn held_memory(process: &Process, before: usize, most: usize) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bodies_without_an_end_take_little_memory() {
+async fn endless_bodies_take_little_memory() {
     let Some(process) = process().await else { return };
     let outside = process.outside();
     let before = process.resident_bytes();
@@ -155,7 +155,7 @@ async fn bodies_without_an_end_take_little_memory() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn answers_that_nobody_reads_take_little_memory() {
+async fn unread_responses_take_little_memory() {
     let Some(process) = process().await else { return };
     let outside = process.outside();
     let mut admin = connect(&outside, &Builder::new()).await;
@@ -204,7 +204,7 @@ async fn answers_that_nobody_reads_take_little_memory() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slow_bodies_of_one_take_no_place_from_others() {
+async fn slow_bodies_hold_no_seats() {
     let (audited, _files) = audited(|config| config.max_mutating_requests_in_flight = 4).await;
     let outside = audited.server.outside(None);
     let mut slow = Vec::new();
@@ -226,7 +226,7 @@ async fn slow_bodies_of_one_take_no_place_from_others() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_write_is_in_the_audit_log_whatever_its_client_does() {
+async fn every_write_is_audited_even_if_its_client_disconnects() {
     let (audited, _files) = audited(|_| {}).await;
     let outside = audited.server.outside(None);
     let mut client = connect(&outside, &Builder::new()).await;
@@ -287,7 +287,7 @@ async fn every_write_is_in_the_audit_log_whatever_its_client_does() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_is_refused_gets_the_whole_answer() {
+async fn refused_requests_get_the_complete_response() {
     let (audited, _files) = audited(|_| {}).await;
     let outside = audited.server.outside(None);
     let mut client = connect(&outside, &Builder::new()).await;
@@ -317,7 +317,7 @@ async fn who_is_refused_gets_the_whole_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_name_that_cannot_be_read_makes_nobody_an_administrator() {
+async fn an_invalid_user_name_header_gives_no_rights() {
     let (audited, _files) = audited(|_| {}).await;
     let outside = audited.server.outside(None);
     let mut client = connect(&outside, &Builder::new()).await;
@@ -345,7 +345,7 @@ async fn a_name_that_cannot_be_read_makes_nobody_an_administrator() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn too_many_headers_are_in_the_audit_log_over_http2_too() {
+async fn refused_headers_are_audited_over_http2() {
     let (audited, _files) = audited(|_| {}).await;
     let outside = audited.server.outside(None);
     let mut client = connect(&outside, &Builder::new()).await;
@@ -358,7 +358,7 @@ async fn too_many_headers_are_in_the_audit_log_over_http2_too() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn headers_without_an_end_take_little_memory() {
+async fn endless_headers_take_little_memory() {
     let Some(process) = process().await else { return };
     let outside = process.outside();
     let before = process.resident_bytes();
@@ -409,7 +409,7 @@ async fn requests_that_are_taken_back_at_once_hold_nobody_up() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_that_say_nothing_keep_nobody_out() {
+async fn silent_connections_do_not_exclude_clients() {
     let Some(process) = process().await else { return };
     let mut known = connect(&process.outside(), &Builder::new()).await;
     assert_eq!(ask(&mut known, ("GET", MAPS), &[ADMIN]).await.0, 200);
@@ -469,7 +469,7 @@ async fn websocket_watch(outside: &Outside) -> impl tokio::io::AsyncRead {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn watches_of_one_user_are_bounded_and_others_have_theirs() {
+async fn watches_of_one_user_are_limited() {
     const MOST: usize = 20;
     let (audited, _files) = audited(|config| config.max_long_running_of_user = MOST).await;
     let outside = audited.server.outside(None);
@@ -512,7 +512,7 @@ async fn watches_of_one_user_are_bounded_and_others_have_theirs() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_of_one_user_are_bounded_and_others_have_theirs() {
+async fn connections_of_one_user_are_limited() {
     const MOST: usize = 5;
     let (audited, _files) = audited(|config| config.max_connections_of_user = MOST).await;
     let outside = audited.server.outside(None);

@@ -288,7 +288,7 @@ impl Store for Gated {
 }
 
 #[tokio::test]
-async fn a_flood_of_lists_refuses_nobody_else() {
+async fn a_flood_of_lists_does_not_refuse_other_users() {
     let directory = tempfile::tempdir().expect("a directory");
     let config = embedded::Config::new(directory.path().join("store"));
     let store: Arc<dyn Store> = Arc::new(Embedded::open(config).expect("an empty store"));
@@ -365,7 +365,7 @@ async fn a_flood_of_lists_refuses_nobody_else() {
 }
 
 #[tokio::test]
-async fn watches_hold_no_seats_once_they_have_begun() {
+async fn watches_return_their_seats_after_the_initial_events() {
     let server = TestServer::start_with(|config| {
         (config.max_requests_in_flight, config.max_mutating_requests_in_flight) = (20, 10);
     })

@@ -65,7 +65,7 @@ async fn audited() -> TestServer {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_written_together_is_what_requests_would_have_made() {
+async fn first_objects_equal_those_created_by_requests() {
     let (together, alone) = (TestServer::start().await, audited().await);
     let (few, many) = (revision(&together).await, revision(&alone).await);
     assert!(few < 40 && many > 150, "{few} and {many} transactions");
@@ -82,7 +82,7 @@ async fn what_is_written_together_is_what_requests_would_have_made() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_another_server_wrote_meanwhile_stays_and_the_rest_is_written() {
+async fn first_objects_keep_what_another_server_wrote_concurrently() {
     let directory = tempfile::tempdir().expect("a directory");
     let store =
         ferry_store::Embedded::open(ferry_store::embedded::Config::new(directory.path().join("store")))

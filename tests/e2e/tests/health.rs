@@ -30,7 +30,7 @@ const CHECKS_OF_UPSTREAM: [&str; 20] = [
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_whose_store_takes_no_writes_is_neither_ready_nor_alive() {
+async fn a_server_whose_store_refuses_writes_is_unhealthy() {
     let server = TestServer::start().await;
     for path in ["/healthz", "/livez", "/readyz", "/readyz/etcd", "/livez/etcd", "/readyz/etcd-readiness"] {
         assert_eq!(server.get(path).await.code, 200, "{path}");
@@ -55,7 +55,7 @@ async fn a_server_whose_store_takes_no_writes_is_neither_ready_nor_alive() {
 
 /// Counters are of the whole process, so only their growth says something of this server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_reads_the_service_level_indicators_asks_the_checks() {
+async fn reading_slis_runs_the_health_checks() {
     let server = TestServer::start().await;
     let successes = async || {
         let page = server.get("/metrics/slis").await;

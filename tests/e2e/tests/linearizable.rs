@@ -212,7 +212,7 @@ async fn start(binary: &std::path::Path, endpoints: &str) -> Vec<Process> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_clients_of_three_servers_see_has_one_order() {
+async fn requests_through_three_servers_are_linearizable() {
     let Some(binary) = ferry() else { return };
     if Command::new("etcd").arg("--version").stdout(Stdio::null()).status().is_err() {
         ferry_skip::missing("etcd (Debian: etcd-server)");

@@ -40,7 +40,7 @@ fn lease(name: &str) -> Value {
 }
 
 #[tokio::test]
-async fn an_update_creates_only_what_its_writer_may_create() {
+async fn an_update_that_creates_needs_the_create_right() {
     let server = TestServer::start().await;
     let rules = json!([
         {"apiGroups": ["coordination.k8s.io", ""], "resources": ["leases", "pods", "secrets"], "verbs": ["get", "update", "patch"]},
@@ -90,7 +90,7 @@ async fn an_update_creates_only_what_its_writer_may_create() {
 }
 
 #[tokio::test]
-async fn streams_opened_by_get_take_the_right_to_create() {
+async fn streams_opened_with_get_need_the_create_right() {
     let server = TestServer::start().await;
     let rules = json!([{
         "apiGroups": [""], "verbs": ["get", "watch", "list", "update", "patch", "delete"],
@@ -116,7 +116,7 @@ async fn streams_opened_by_get_take_the_right_to_create() {
 }
 
 #[tokio::test]
-async fn proxies_do_not_lead_to_the_servers_own_side() {
+async fn proxies_refuse_loopback_and_link_local_addresses() {
     let server = TestServer::start().await;
     let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
     server.post(PODS, &pod).await.expect(201);
@@ -145,7 +145,7 @@ async fn proxies_do_not_lead_to_the_servers_own_side() {
 
 /// A node says itself where its kubelet is, and the server shows kubelets a certificate of an administrator's.
 #[tokio::test]
-async fn a_node_whose_kubelet_is_the_server_makes_nobody_an_administrator() {
+async fn a_node_cannot_name_an_api_server_as_its_kubelet() {
     let server = TestServer::start().await;
     let jane =
         jane(&server, json!([{"apiGroups": [""], "resources": ["nodes/proxy"], "verbs": ["get", "create"]}]))
@@ -190,7 +190,7 @@ async fn a_claims_status_that_tells_of_countless_drivers_is_refused() {
 }
 
 #[tokio::test]
-async fn a_certificate_request_that_holds_two_is_refused() {
+async fn a_certificate_request_with_two_pem_blocks_is_refused() {
     let server = TestServer::start().await;
     let body = |organization: &str, name: &str| {
         let mut params = rcgen::CertificateParams::default();
@@ -288,7 +288,7 @@ async fn a_create_is_answered_though_the_object_is_deleted_at_once() {
 }
 
 #[tokio::test]
-async fn a_webhook_or_policy_that_cannot_be_read_fails_as_its_policy_says() {
+async fn undecodable_webhooks_and_policies_fail_by_their_failure_policy() {
     let (server, store) = start_on(|store| store).await;
     let server = &server;
     let write = async |key: &str, value: Option<Value>| {

@@ -133,7 +133,7 @@ async fn a_link_signs_in_once_as_whoever_asked_for_it() {
 }
 
 #[tokio::test]
-async fn a_cookie_alone_or_from_elsewhere_is_nobody() {
+async fn a_cookie_without_key_or_from_another_origin_is_unauthenticated() {
     let server = TestServer::start().await;
     let admin = certified(&server, "admin", &["system:masters"]);
     let session = Session::begin(&server, &json!({ "link": link(&admin).await })).await;
@@ -178,7 +178,7 @@ async fn a_cookie_alone_or_from_elsewhere_is_nobody() {
 }
 
 #[tokio::test]
-async fn nobody_is_signed_in_by_another_page() {
+async fn cross_site_sign_in_is_refused() {
     let server = TestServer::start().await;
     let admin = certified(&server, "admin", &["system:masters"]);
     let token = link(&admin).await;
@@ -205,7 +205,7 @@ async fn nobody_is_signed_in_by_another_page() {
 }
 
 #[tokio::test]
-async fn a_certificate_does_not_act_for_other_pages() {
+async fn cross_site_requests_with_a_client_certificate_are_refused() {
     let server = TestServer::start().await;
     let admin = certified(&server, "admin", &["system:masters"]);
     let maps = "POST /api/v1/namespaces/default/configmaps";
@@ -227,7 +227,7 @@ async fn a_certificate_does_not_act_for_other_pages() {
 }
 
 #[tokio::test]
-async fn a_session_ends_with_the_token_it_was_begun_with() {
+async fn a_session_ends_with_its_token() {
     let server = TestServer::start().await;
     let accounts = "/api/v1/namespaces/default/serviceaccounts";
     server.post(accounts, &json!({ "metadata": { "name": "robot" } })).await.expect(201);
@@ -246,7 +246,7 @@ async fn a_session_ends_with_the_token_it_was_begun_with() {
 }
 
 #[tokio::test]
-async fn a_link_is_for_credentials_of_ones_own() {
+async fn sign_in_links_need_own_credentials() {
     let server = TestServer::start().await;
     let admin = certified(&server, "admin", &["system:masters"]);
     let nothing = "content-length: 0".to_owned();

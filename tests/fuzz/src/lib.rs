@@ -1,9 +1,9 @@
-//! What is fuzzed: one function for each way in which bytes from outside are read. A function takes any bytes and returns;
-//! a panic, an overflow of a 2 MB stack, an endless loop or a gigabyte of memory is a defect. Where a law must hold (what
-//! was written is read again as the same), the function asserts it.
+//! Fuzz targets: one function for each parser of external input. A function takes any bytes and returns; a panic, an
+//! overflow of a 2 MB stack, an endless loop or the use of a gigabyte of memory is a defect. Where an invariant holds (for
+//! example, written data is read back unchanged), the function asserts it.
 //!
-//! `fuzz/` runs them under libFuzzer, `tests/replay.rs` runs the kept inputs as plain tests. Each target also makes
-//! [`seeds`](Target::seeds) from Ferry's own tables, so that few inputs have to be kept.
+//! `fuzz/` runs the targets under libFuzzer, `tests/replay.rs` runs the kept inputs as ordinary tests. Each target also
+//! generates [`seeds`](Target::seeds) from Ferry's own tables, so that few inputs have to be kept.
 //!
 //! Start reading at [`targets`].
 

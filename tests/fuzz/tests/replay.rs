@@ -33,7 +33,7 @@ fn on_a_small_stack(name: &str, run: impl FnOnce() + Send + 'static) {
 }
 
 #[test]
-fn what_was_found_once_is_not_found_again() {
+fn past_findings_pass() {
     for target in targets() {
         for (path, bytes) in kept("found", target) {
             on_a_small_stack(&path.display().to_string(), move || (target.run)(&bytes));

@@ -1,8 +1,9 @@
-//! Whether what concurrent clients saw of a key can be put in one order in which each saw what the one before left, and
-//! nobody's turn comes before it asked or after it was answered: the store, or the servers before it, are linearizable.
+//! A linearizability checker: whether the operations that concurrent clients observed on a key can be ordered so that each
+//! sees the result of the previous one, and takes effect between its request and its response.
 //!
-//! Wing and Gong's search, with a memory of where it has been. It is asked for each key alone: a history is linearizable if it
-//! is so for each of its keys. A write without an answer may have happened at any time after it was sent, or never.
+//! It uses Wing and Gong's search with a memory of visited states, separately for each key: a history is linearizable if it
+//! is linearizable for each of its keys. A write without a response may take effect at any time after its request, or
+//! never.
 
 use std::collections::HashSet;
 

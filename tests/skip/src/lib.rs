@@ -1,9 +1,9 @@
-//! What a test does not check, said where it is counted.
+//! Reports what a test cannot check on this machine.
 //!
-//! `cargo xtask test` names a file in [`FILE`]; each line that a test writes there is shown at the end of the run. With
-//! `CI=true` a test that lacks what could be installed fails: there nobody reads that it checked nothing.
+//! `cargo xtask test` passes the name of a file in [`FILE`]; it prints each line that a test writes there at the end of the
+//! run. With `CI=true` a test fails if something is missing that could be installed, because nobody would read the report.
 //!
-//! A crate without dependencies, so that a test of any room can use it.
+//! This crate has no dependencies, so that tests of any crate can use it.
 
 use std::io::Write;
 

@@ -1,8 +1,8 @@
-//! A real server for tests, in this process: embedded store in a temporary directory, TLS on a free port,
-//! the whole filter chain. Everything is gone when it is dropped.
+//! A real server for tests, in the test's process: embedded store in a temporary directory, TLS on a free port, the complete
+//! filter chain. Dropping it removes everything.
 //!
-//! Start reading at [`TestServer`]; [`skip`] says and counts what a test does not check; [`raw`] is for what no client would send, [`outside`] a client over TLS that need
-//! not behave.
+//! Start reading at [`TestServer`]. [`skip`] reports and counts what a test does not check; [`raw`] is for requests that no
+//! client would send; [`outside`] is a client over TLS that can misbehave.
 
 pub mod outside;
 pub mod raw;

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_dies_without_a_word_has_failed() {
+    fn a_test_binary_that_dies_silently_counts_as_failed() {
         assert_eq!(outcome("running 3 tests\n", 134, "").failures.len(), 1);
         let expired = Outcome::read("", End::Expired(Duration::from_secs(9)), "", Duration::ZERO);
         assert_eq!(expired.failures, ["not done within 9 s"]);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_checked_is_no_pass() {
+    fn skipped_checks_do_not_count_as_passed() {
         let gaps = "a\tskipped\tno etcd\na\tskipped\tno etcd\nb\tunchecked\told kubectl\n";
         let some = outcome(&result("test result: ok. 3 passed; 0 failed; 0 ignored"), 0, gaps);
         assert_eq!((some.passed, some.skipped.len(), some.unchecked.len()), (2, 1, 1));

@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_says_and_how_it_ends_is_known() {
+    fn output_and_exit_status_of_a_process_are_captured() {
         let (end, said) = shell("echo out; echo err >&2", Duration::from_secs(60));
         assert!(end.is_success());
         assert_eq!(said, "out\nerr\n");
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_past_its_limit_is_killed_with_all_it_started() {
+    fn a_process_past_its_limit_is_killed_with_its_children() {
         // the pipe's other end is the child's child: it is closed when that is gone too
         let (end, said) = shell("sleep 3600 & echo $!; wait", Duration::from_millis(300));
         assert_eq!(end, End::Expired(Duration::from_millis(300)));

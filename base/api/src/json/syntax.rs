@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_json_has_no_fault() {
+    fn valid_json_passes_the_syntax_check() {
         for text in [
             "null",
             " [1, -0.5e-3, \"\\u00e9\\n\", true, false, {}, [], {\"a\": {\"b\": null}}] ",

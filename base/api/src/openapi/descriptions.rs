@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_people_ask_for_is_described_field_by_field() {
+    fn common_types_have_a_description_for_every_field() {
         let descriptions = Descriptions::get();
         let types = Types::builtin();
         for name in [

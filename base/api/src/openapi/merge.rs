@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_another_thing_by_the_same_name_gets_its_own() {
+    fn openapi_name_conflicts_are_renamed() {
         let mut document = json!({
             "paths": {"/a": {"get": "ours"}},
             "definitions": {"Meta": {"type": "object"}, "Thing": {"type": "string"}},

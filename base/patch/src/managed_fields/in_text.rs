@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_added_to_text_in_another_order() {
+    fn managed_fields_text_in_another_order_is_not_edited() {
         let added = set(json!({"f:a": {}}));
         for text in
             [r#"{"f:b":{},"f:a":{}}"#, r#"{"f:a":{},"f:a":{}}"#, r#"{"f:b":{}, "f:c":{}}"#, "", r#"{"f:b""#]

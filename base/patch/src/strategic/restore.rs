@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_fit_is_told_in_upstreams_words() {
+    fn strategic_patches_that_do_not_fit_have_upstreams_messages() {
         let schema =
             Schema::builtin(&GroupVersionKind::new("apps", "v1", "Deployment")).expect("in the table");
         let check = |patch: Value, expected: Option<&str>| {

@@ -204,7 +204,7 @@ fn transition_rules_need_a_value_before() {
 }
 
 #[test]
-fn what_did_not_change_keeps_its_errors_out() {
+fn errors_of_unchanged_values_are_ratcheted() {
     let schema = json!({"type": "object", "properties": {"x": {"type": "object", "properties": {
         "a": {"type": "integer", "x-kubernetes-validations": [{"rule": "self > 3"}]},
         "list": {"type": "array", "items": {"type": "integer", "x-kubernetes-validations": [{"rule": "self > 3"}]}},

@@ -259,7 +259,7 @@ fn embedded_resources_have_type_and_metadata() {
 }
 
 #[test]
-fn what_did_not_change_keeps_its_errors_out() {
+fn errors_of_unchanged_values_are_ratcheted() {
     let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
         "a": {"type": "string", "maxLength": 1},
         "b": {"type": "string"},

@@ -70,7 +70,7 @@ pub fn lead_to_further_services(layout: &Layout, informers: &Informers) {
         let ranges = event.object().spec.as_ref().and_then(|spec| spec.cidrs.as_ref());
         for range in ranges.into_iter().flatten().filter_map(|text| text.parse().ok()) {
             if let Err(error) = lead_to_services(&layout, range) {
-                tracing::warn!(%range, error = format!("{error:#}"), "no way to the Services of a range");
+                tracing::warn!(%range, error = format!("{error:#}"), "cannot add a route to the Services");
             }
         }
     });
@@ -107,7 +107,7 @@ pub async fn watch(node: IpAddr, is_chosen: bool, life: CancellationToken) -> En
         match moved(node).await {
             Ok(now) => tracing::info!(before = %node, %now, "the host's address has changed"),
             Err(error) => {
-                tracing::warn!(error = format!("{error:#}"), "changes of the host's address go unnoticed");
+                tracing::warn!(error = format!("{error:#}"), "cannot watch the host's addresses");
                 std::future::pending().await
             }
         }

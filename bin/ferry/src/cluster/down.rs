@@ -272,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_failed_is_said_when_all_was_tried() {
+    fn failures_are_reported_after_all_steps_were_tried() {
         let mut steps = Steps::default();
         assert_eq!(steps.done(anyhow::Ok(1)), Some(1));
         assert_eq!(steps.done::<(), anyhow::Error>(Err(anyhow::anyhow!("busy").context("unmount a"))), None);

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_added_can_be_taken_out() {
+    fn an_added_context_can_be_removed() {
         let folder = tempfile::tempdir().unwrap();
         let (file, source) = (folder.path().join("sub/config"), folder.path().join("admin"));
         std::fs::write(&source, ferry_api::yaml::encode_value(&admin())).unwrap();
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_sudo_makes_in_a_users_directory_is_the_users() {
+    fn files_created_with_sudo_belong_to_the_user() {
         let folder = tempfile::tempdir().unwrap();
         let (home, elsewhere) = (folder.path().join("home"), folder.path().join("root"));
         std::fs::create_dir(&home).unwrap();

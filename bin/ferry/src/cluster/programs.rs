@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_named_with_its_package() {
+    fn missing_programs_are_named_with_their_package() {
         assert_eq!(missing(ProxyMode::Iptables, |_| true), None);
         assert_eq!(missing(ProxyMode::Nftables, |name| name == "nft"), None);
         let words = missing(ProxyMode::Iptables, |_| false).expect("both are missing");

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_run_is_told_with_its_last_failure() {
+    fn unfinished_parts_are_reported_with_their_last_failure() {
         let mut unfinished = Unfinished::new();
         for part in [
             part("apiserver", State::Starting, ""),

@@ -47,7 +47,7 @@ pub fn read(path: &Path) -> anyhow::Result<File> {
     let unused: Vec<&str> =
         file.unused.iter().filter(|(_, value)| is_said(value)).map(|(name, _)| name.as_str()).collect();
     if !unused.is_empty() {
-        tracing::warn!(file = %path.display(), fields = unused.join(","), "settings that make no difference here");
+        tracing::warn!(file = %path.display(), fields = unused.join(","), "settings without effect");
     }
     Ok(file)
 }

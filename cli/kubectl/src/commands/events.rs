@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_cannot_write_on_the_terminal() {
+    fn events_cannot_send_terminal_sequences() {
         let event = json!({"type": "Normal", "reason": "R\u{1b}[1m", "message": "a\u{1b}]0;b\u{7}\rc",
             "involvedObject": {"kind": "Pod", "name": "p"}, "lastTimestamp": "2026-01-01T00:00:00Z"});
         let row = row(&event, false);

@@ -55,7 +55,7 @@ mod tests {
     use crate::discovery::Group;
 
     #[test]
-    fn what_is_stored_comes_back_until_it_is_too_old() {
+    fn cached_discovery_is_used_until_it_expires() {
         let directory = tempfile::tempdir().unwrap();
         let cache = Cache::new(directory.path(), "10.0.0.1:6443", "https://10.0.0.1:6443");
         assert!(cache.load().is_none());

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_served_is_named() {
+    fn unknown_resource_types_are_named() {
         let discovery = discovery();
         let message = |word: &str| discovery.find(word).unwrap_err().to_string();
         assert_eq!(message("foos"), "the server doesn't have a resource type \"foos\"");

@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_part_of_a_path_is_refused() {
+    fn names_that_are_invalid_in_a_path_are_refused() {
         let check = |text: &str, expected: &str| {
             assert_eq!(check_segment("namespace", text).err().unwrap_or_default(), expected, "{text}");
         };

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_an_event_is_told_apart() {
+    fn watch_errors_are_distinguished_from_events() {
         let gone = r#"{"type":"ERROR","object":{"kind":"Status","status":"Failure","code":410,"message":"","reason":"Expired"}}"#;
         assert!(matches!(read::<Pod>(gone, &Projection::OBJECT), Ok(WatchEvent::Error(s)) if s.code == 410));
         let plain = r#"{"kind":"Status","status":"Failure","code":500,"message":"m","reason":"r"}"#;

@@ -63,7 +63,7 @@ struct Shared<K> {
     transform: Option<Transform<K>>,
 }
 
-/// Takes out of an object what nobody in this process reads, before it is kept.
+/// Removes the parts of an object that no component in this process reads, before it is stored.
 pub type Transform<K> = fn(&mut K);
 
 type Handler<K> = Box<dyn Fn(&Event<K>) + Send + Sync>;
@@ -84,7 +84,7 @@ impl<K: Object> Informer<K> {
         self.shared.store.read().get(key)
     }
 
-    /// Everything, by namespace and name.
+    /// All objects, by namespace and name.
     pub fn list(&self) -> Vec<Arc<K>> {
         self.shared.store.read().list()
     }
@@ -177,7 +177,7 @@ impl<K: Object> Index<K> {
         self.informer.shared.store.read().indexed(self.slot, value)
     }
 
-    /// Everything the indexed informer has in a namespace, for those who hold only the index.
+    /// All objects of the indexed informer in a namespace.
     pub fn in_namespace(&self, namespace: &str) -> Vec<Arc<K>> {
         self.informer.list_namespace(namespace)
     }

@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_gone_with_its_comma() {
+    fn projected_fields_are_removed_with_their_comma() {
         check(
             &Projection::OBJECT,
             r#"{"metadata":{"managedFields":[{"a":{}}]},"x":1}"#,
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_change_and_what_is_no_json_stays_as_it_is() {
+    fn projection_leaves_other_lines_and_broken_json_unchanged() {
         let whole = r#"{"type":"ADDED","object":{"metadata":{"managedFields":[{"a":"b"}],"name":"n"},"spec":{"x":[1,{}]}}}"#;
         let mut broken: Vec<String> = (0..whole.len() - 1).map(|length| whole[..length].to_owned()).collect();
         broken.extend(

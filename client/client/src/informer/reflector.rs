@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_nobody_reads_is_not_kept() {
+    async fn informers_without_readers_keep_no_objects() {
         let server = TestServer::new();
         server.put("a");
         let shutdown = CancellationToken::new();

@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_already_is_not_told_again() {
+    fn known_objects_produce_no_event() {
         let mut store = Store::default();
         store.put(config_map("a", 1));
         assert!(store.put(config_map("a", 1)).is_empty());

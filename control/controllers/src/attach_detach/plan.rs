@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_node_has_in_use_stays_attached() {
+    fn a_volume_in_use_by_a_node_stays_attached() {
         let out = json!([{"key": OUT_OF_SERVICE, "effect": "NoExecute"}]);
         let check = |node: Arc<Node>, waited, expected: &str| {
             assert_eq!(planned(&[], vec![], &["a"], &node, waited), [expected]);

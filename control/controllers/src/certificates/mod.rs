@@ -352,7 +352,7 @@ mod tests {
 
     /// One PEM text in which one reader finds a node's request and another an administrator's.
     #[test]
-    fn a_text_that_two_readers_read_differently_is_neither_approved_nor_signed() {
+    fn ambiguous_certificate_requests_are_neither_approved_nor_signed() {
         let body = |organization: &str, name: &str| {
             let mut params = rcgen::CertificateParams::default();
             params.distinguished_name = rcgen::DistinguishedName::new();

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_for_others_is_refused_though_a_node_states_it() {
+    fn serving_certificates_for_others_names_are_refused() {
         let nodes = [std::sync::Arc::new(node("n2", &["192.0.2.9", "n2", "api.example.net"]))];
         let ranges: [Cidr; 2] = ["10.96.0.0/16".parse().unwrap(), "10.244.0.0/16".parse().unwrap()];
         let api_servers = ["192.0.2.1", "api.example.com", "fd00::1"].map(String::from).into();

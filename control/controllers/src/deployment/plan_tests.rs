@@ -249,7 +249,7 @@ fn a_sets_failure_is_the_deployments() {
 }
 
 #[test]
-fn nothing_changes_twice() {
+fn a_second_plan_over_the_result_changes_nothing() {
     let d = deployment(2, "v1");
     let sets = vec![set(&d, "v1", 2, 2, 1)];
     let once = run(&d, sets.clone());

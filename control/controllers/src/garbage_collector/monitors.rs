@@ -43,7 +43,7 @@ pub async fn follow(context: Context, collector: Arc<Collector>, kinds: Kinds, r
             Ok(found) => {
                 let complete = found.failures.is_empty();
                 for failure in &found.failures {
-                    tracing::warn!(failure, "a group is not in discovery; what it has stays as it is");
+                    tracing::warn!(failure, "a group is missing in discovery; keeping its objects");
                 }
                 update(&context, &collector, &kinds, &mut monitors, found.resources, complete);
                 if !ready.is_cancelled() {

@@ -142,7 +142,7 @@ fn changes_of_the_period_count_towards_a_policy() {
 }
 
 #[test]
-fn what_no_window_reaches_is_forgotten() {
+fn scaling_history_outside_all_windows_is_dropped() {
     let mut history = History::default();
     for hour in 0..10 {
         history.changed(1, 2, at(hour * 3600));

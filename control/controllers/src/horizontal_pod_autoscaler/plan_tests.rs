@@ -83,7 +83,7 @@ fn a_target_at_zero_is_left_alone() {
 }
 
 #[test]
-fn what_failed_stops_shrinking_but_not_growing() {
+fn failed_metrics_prevent_scaling_down_but_not_up() {
     let plan = run(&autoscaler(1, 10), 3, &[fails("cpu"), asks(5, "queue")]);
     assert_eq!(plan.rescale, Some((5, "queue above target".into())));
     assert_eq!(plan.failure, None);

@@ -222,7 +222,7 @@ fn the_value_of_something_else_is_compared_as_a_whole_or_per_pod() {
 }
 
 #[test]
-fn what_pods_request_is_the_sum_of_containers_and_sidecars_or_their_own() {
+fn pod_requests_are_the_sum_of_containers_and_sidecars_or_pod_level() {
     let mut one = pod("pod-0");
     let spec = one.spec.get_or_insert_default();
     spec.containers.push(container("helper", &[("cpu", "500m")]));
@@ -244,7 +244,7 @@ fn what_pods_request_is_the_sum_of_containers_and_sidecars_or_their_own() {
 }
 
 #[test]
-fn what_cannot_be_compared_is_refused() {
+fn incomparable_metrics_are_errors() {
     let some = pods(1);
     let utilization = |pods: &[Pod], values| target(pods, 1).by_utilization("cpu", None, 50, values);
     let no_pods = "no pods returned by selector while calculating replica count".to_owned();

@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_is_told_with_what_was_attempted() {
+    fn metric_failures_name_the_attempt() {
         let failed = failure("FailedGetExternalMetric", "failed to get q external metric value".into());
         let found = failed("no metrics returned".into(), Some("failed to get external metric q".into()));
         assert_eq!(found.cause, "no metrics returned");

@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_outside_or_makes_no_sense_is_left_out() {
+    fn invalid_job_indexes_are_ignored() {
         assert_eq!(parse("0-99", 3), BTreeSet::from([0, 1, 2]));
         assert_eq!(parse("x,2,-1,1-", 3), BTreeSet::from([2]));
     }

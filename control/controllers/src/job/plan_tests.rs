@@ -307,7 +307,7 @@ fn the_job_is_over_only_when_the_last_pod_is() {
 }
 
 #[test]
-fn nothing_is_made_before_the_last_writes_are_seen() {
+fn no_pods_are_created_before_the_last_writes_are_seen() {
     let plan = plan(&job(2, Some(2)), &[], Failures::default(), false, at(0));
     assert!(plan.create.is_empty() && plan.delete.is_empty());
 }

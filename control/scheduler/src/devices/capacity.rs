@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_given_of_a_capacity() {
+    fn consumable_capacity_is_rounded_by_its_policy() {
         let plain = device(json!({"value": "10Gi"}));
         check(&plain, "", "", "10Gi");
         check(&plain, "", "1Gi", "");

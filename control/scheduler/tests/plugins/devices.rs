@@ -102,7 +102,7 @@ fn nodes_with_the_better_alternative_score_higher() {
 }
 
 #[test]
-fn what_is_written_reserves_every_claim_for_the_pod() {
+fn prebind_reserves_every_claim_for_the_pod() {
     let user = json!([{"resource": "pods", "name": "new", "uid": "new"}]);
     let world = nodes()
         .with("resource claim", claim("fresh", one(), json!({})))

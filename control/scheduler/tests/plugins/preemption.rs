@@ -82,7 +82,7 @@ fn budgets_are_kept_where_they_can_be() {
 }
 
 #[test]
-fn who_may_not_or_need_not_preempt() {
+fn pods_that_may_not_or_need_not_preempt() {
     let one = |priority| World::of(&[("a", json!({}))]).on("a", running("2", priority, 0, json!({})));
     check(
         one(1),

@@ -381,7 +381,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_has_a_name_is_found_in_the_runtimes_words() {
+    fn the_holder_of_a_container_name_is_parsed_from_the_error() {
         let check = |words: &str, expected: Option<&str>| {
             let error = Error::Call { method: "", code: Code::Unknown, message: words.into() };
             assert_eq!(error.name_holder(), expected, "{words}");

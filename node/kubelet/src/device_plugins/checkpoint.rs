@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_not_taken_for_empty() {
+    fn an_unreadable_checkpoint_is_an_error() {
         let directory = tempfile::tempdir().expect("a directory can be made");
         let file = directory.path().join("kubelet_internal_checkpoint");
         assert_eq!(load(&file).expect("none yet"), Saved::default());

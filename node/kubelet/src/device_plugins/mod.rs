@@ -377,7 +377,7 @@ impl DevicePlugins {
 
     fn save_or_tell(&self) {
         if let Err(error) = self.save(&self.state.lock()) {
-            tracing::warn!(%error, "devices of pods are not kept");
+            tracing::warn!(%error, "cannot save the device allocations");
         }
     }
 }

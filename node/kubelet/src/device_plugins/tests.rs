@@ -265,7 +265,7 @@ fn init_containers_hand_their_devices_on_and_sidecars_keep_theirs() {
 }
 
 #[test]
-fn what_may_be_given_follows_from_what_is_healthy_and_free() {
+fn allocatable_devices_are_healthy_and_free() {
     let pod = pod("u", json!([wants("c", 2)]), json!([]));
     let now = Instant::now();
     let mut state = State::default();

@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_not_read() {
+    fn cdi_specifications_must_be_regular_files() {
         let directory = tempfile::tempdir().expect("a directory can be made");
         let endless = directory.path().join("a.json");
         std::os::unix::fs::symlink("/dev/zero", &endless).expect("a link can be made");
@@ -315,7 +315,7 @@ devices:
 "#;
 
     #[test]
-    fn what_devices_ask_for_is_in_the_containers_configuration() {
+    fn cdi_edits_are_in_the_container_configuration() {
         let devices = devices(&[("first/gpu.yaml", WHOLE)]);
         let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
         let edits =

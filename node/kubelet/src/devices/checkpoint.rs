@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_not_taken_for_empty() {
+    fn an_unreadable_checkpoint_is_an_error() {
         let directory = directory();
         let file = directory.path().join("dra_manager_state");
         assert_eq!(load(&file).expect("none yet"), vec![]);

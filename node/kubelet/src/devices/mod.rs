@@ -287,8 +287,10 @@ pub async fn follow_drivers(devices: &Devices, pods: &Pods) {
         let held = devices.claims.lock().pods();
         for uid in held.iter().filter(|uid| !pods.is_known(uid)) {
             match devices.unprepare(uid).await {
-                Ok(()) => tracing::info!(uid, "devices of a pod that is gone taken back"),
-                Err(error) => tracing::warn!(uid, %error, "devices of a pod that is gone not taken back yet"),
+                Ok(()) => tracing::info!(uid, "released the devices of a deleted pod"),
+                Err(error) => {
+                    tracing::warn!(uid, %error, "cannot release the devices of a deleted pod; will retry")
+                }
             }
         }
         tokio::select! {

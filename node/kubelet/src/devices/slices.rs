@@ -20,7 +20,7 @@ pub async fn run(client: kube::Client, node: String, drivers: Drivers, looked: C
     let slices = Slices { api: Api::all(client), node };
     let mut retry = FIRST_RETRY;
     while let Err(error) = slices.wipe_of_unknown(&drivers).await {
-        tracing::warn!(%error, "ResourceSlices of drivers that are not registered not removed yet");
+        tracing::warn!(%error, "cannot delete the ResourceSlices of unregistered drivers; will retry");
         tokio::time::sleep(retry).await;
         retry = (retry * 2).min(MAX_RETRY);
     }
@@ -36,7 +36,7 @@ pub async fn run(client: kube::Client, node: String, drivers: Drivers, looked: C
                 continue;
             }
             if let Err(error) = slices.wipe(&driver).await {
-                tracing::warn!(driver, %error, "ResourceSlices of a driver that is gone not removed yet");
+                tracing::warn!(driver, %error, "cannot delete the ResourceSlices of a disconnected driver; will retry");
                 undone.insert(driver);
             }
         }
@@ -84,7 +84,7 @@ impl Slices {
         if let Err(error) = &wiped {
             span.fail(error);
         } else {
-            tracing::info!(driver, "ResourceSlices of a driver that is not registered removed");
+            tracing::info!(driver, "deleted the ResourceSlices of an unregistered driver");
         }
         wiped.map(|_| ())
     }

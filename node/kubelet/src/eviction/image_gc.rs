@@ -32,7 +32,7 @@ pub struct ImageCollector {
 pub enum Error {
     #[error("asking the runtime: {0}")]
     Runtime(#[from] cri::Error),
-    #[error("asking which images were loaded by hand: {0}")]
+    #[error("listing the images that were loaded by hand: {0}")]
     Loaded(#[from] containerd::Error),
 }
 

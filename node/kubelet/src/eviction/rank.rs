@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn those_over_their_request_go_first_then_by_priority_then_by_excess() {
+    fn eviction_ranks_by_exceeding_requests_then_priority_then_excess() {
         let pods = vec![
             candidate("within", 0, "100", 50),
             candidate("over-much", 0, "100", 500),

@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_an_authority_or_refers_to_one_stays() {
+    fn valid_authority_headers_are_unchanged() {
         for block in ["8386c3c2c1c0bfbe", "8386c44186a0e41d139d09c3c2c1c0"] {
             assert_eq!(mended_block(&bytes(block)), None, "{block}");
         }

@@ -60,7 +60,7 @@ impl Registry {
         match self.find(question, asked).await {
             Ok(response) => response,
             Err(error) => {
-                tracing::warn!(path = question.path, %error, "a loaded image is not given out");
+                tracing::warn!(path = question.path, %error, "cannot serve a loaded image");
                 refusal(StatusCode::INTERNAL_SERVER_ERROR, "UNKNOWN", &error.to_string())
             }
         }
@@ -263,7 +263,7 @@ fn json_answer(status: StatusCode, value: &Value) -> Response<BlobBody> {
 fn finish(head: http::response::Builder, answer: BlobBody) -> Response<BlobBody> {
     // what is in an image's record may not fit into a header
     head.body(answer).unwrap_or_else(|error| {
-        tracing::warn!(%error, "an image's record cannot be told");
+        tracing::warn!(%error, "cannot build the response for an image");
         let mut response = Response::new(BlobBody::Bytes(Bytes::new()));
         *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
         response

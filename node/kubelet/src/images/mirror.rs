@@ -43,7 +43,7 @@ pub enum Error {
     Silent,
     #[error("the server refuses {what}: {status}")]
     Refused { what: String, status: StatusCode },
-    #[error("the server's {what} is not what it should be")]
+    #[error("the server's {what} is malformed")]
     Unclear { what: String },
     #[error(transparent)]
     Containerd(#[from] containerd::Error),

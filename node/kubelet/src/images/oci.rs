@@ -20,7 +20,7 @@ const NAMES: [&str; 2] = ["io.containerd.image.name", "org.opencontainers.image.
 pub enum Error {
     #[error("reading the archive: {0}")]
     Read(#[from] io::Error),
-    #[error("{file} is not what it should be: {source}")]
+    #[error("{file} is malformed: {source}")]
     Json { file: String, source: serde_json::Error },
     #[error("the archive has neither index.json nor manifest.json")]
     NoIndex,
@@ -28,9 +28,9 @@ pub enum Error {
     Missing(String),
     #[error("the archive names no image; say which name it should have")]
     Unnamed,
-    #[error("{0} holds other content than its name says")]
+    #[error("the content of {0} does not match its digest")]
     Digest(String),
-    #[error("the indexes of the archive name each other more than {MAX_LEVELS} levels deep")]
+    #[error("the indexes of the archive are nested more than {MAX_LEVELS} levels deep")]
     TooDeep,
 }
 

@@ -210,8 +210,9 @@ impl Images {
     async fn is_loaded(&self, image: &str) -> bool {
         let Some(containerd) = &self.containerd else { return false };
         let found = containerd.image(&canonical_name(image)).await;
-        let found =
-            found.inspect_err(|error| tracing::warn!(image, %error, "the image's source is not known"));
+        let found = found.inspect_err(
+            |error| tracing::warn!(image, %error, "cannot read the image's source from containerd"),
+        );
         found.is_ok_and(|found| found.is_some_and(|found| found.source == Some(Source::Loaded)))
     }
 
@@ -227,7 +228,7 @@ impl Images {
         let mirror = self.mirror.as_ref()?;
         let brought = mirror.bring(&canonical_name(&spec.image)).await;
         let brought = brought.inspect_err(
-            |error| tracing::warn!(image = spec.image, %error, "the server's images cannot be had"),
+            |error| tracing::warn!(image = spec.image, %error, "cannot fetch an image from the server"),
         );
         if !brought.is_ok_and(|brought| brought) {
             return None;

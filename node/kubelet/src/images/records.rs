@@ -213,7 +213,7 @@ impl Records {
         let record = match read::<Pulled>(&self.pulled.join(file_name(image_ref))) {
             Ok(record) => record.filter(|record| record.image_ref == image_ref),
             Err(error) => {
-                tracing::warn!(image, %error, "record of an image not read, it is pulled again");
+                tracing::warn!(image, %error, "cannot read an image's record; pulling the image again");
                 return true;
             }
         };
@@ -274,7 +274,7 @@ impl Records {
     fn add(&self, image: &str, image_ref: &str, credentials: Credentials) {
         let known = read::<Pulled>(&self.pulled.join(file_name(image_ref)));
         let known = known.unwrap_or_else(|error| {
-            tracing::warn!(image, %error, "record of an image not read, it begins anew");
+            tracing::warn!(image, %error, "cannot read an image's record; starting a new one");
             None
         });
         let mut record = known.filter(|record| record.image_ref == image_ref);
@@ -291,7 +291,7 @@ impl Records {
         if is_new || merged {
             changed.last_updated_time = Time(Timestamp::now());
             if let Err(error) = write(&self.pulled, image_ref, &changed) {
-                tracing::warn!(image, %error, "record of an image not written");
+                tracing::warn!(image, %error, "cannot write an image's record");
             }
         }
     }
@@ -299,7 +299,7 @@ impl Records {
     fn remove(&self, directory: &Path, key: &str) {
         match fs::remove_file(directory.join(file_name(key))) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!(key, %error, "record of an image not removed");
+                tracing::warn!(key, %error, "cannot remove an image's record");
             }
             _ => {}
         }
@@ -311,7 +311,7 @@ impl Records {
         let files = entries.map(|entry| entry.path()).filter(|path| path.extension().is_none());
         let records = files.filter_map(|path| {
             read(&path).unwrap_or_else(|error| {
-                tracing::warn!(file = %path.display(), %error, "record of an image not read");
+                tracing::warn!(file = %path.display(), %error, "cannot read an image's record");
                 None
             })
         });
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_pull_an_image_cannot_use_it_either() {
+    fn images_need_the_pull_secret_also_when_present() {
         let (_directory, records) = records(Verification::NeverVerifyPreloadedImages);
         assert!(!records.must_pull(IMAGE, REF, &[]), "an image that was brought is for everybody");
         records.begin(IMAGE).expect("it is noted").succeeded(REF, Credentials::of_secret(secret("a", "1")));
@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_is_forgotten() {
+    fn records_of_removed_images_are_pruned() {
         let (_directory, records) = records(Verification::NeverVerifyPreloadedImages);
         records.begin(IMAGE).expect("noted").succeeded(REF, Credentials::of_anyone());
         records.prune(&[], Timestamp::UNIX_EPOCH);

@@ -62,7 +62,7 @@ impl Published {
                 .attempting("update the CSINode")?,
         };
         if let Err(problem) = self.drivers.write_all().await {
-            tracing::warn!(node = key.name, problem, "drivers not shown of a node that is new");
+            tracing::warn!(node = key.name, problem, "cannot write the drivers of a new node to its CSINode");
             return Ok(Outcome::After(PAUSE));
         }
         self.uid.lock().clone_from(&node.metadata.uid);

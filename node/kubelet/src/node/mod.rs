@@ -55,7 +55,7 @@ async fn register(client: &kube::Client, source: &NodeStatusSource) -> Option<St
             Ok(node) => return node.metadata.uid,
             Err(error) => {
                 span.fail(&error);
-                tracing::warn!(node = name, %error, "node not registered yet");
+                tracing::warn!(node = name, %error, "cannot register the node; will retry");
             }
         }
         drop(span);
@@ -107,7 +107,7 @@ async fn tell_range(source: &NodeStatusSource, node: &Node, told: &mut Option<St
     let Some(range) = range.filter(|range| told.as_ref() != Some(range)) else { return };
     match source.runtime.update_runtime_config(&range).await {
         Ok(()) => *told = Some(range),
-        Err(error) => tracing::warn!(range, %error, "the runtime was not told the pods' range"),
+        Err(error) => tracing::warn!(range, %error, "cannot set the pod CIDR in the container runtime"),
     }
 }
 
@@ -238,7 +238,7 @@ async fn keep_status(client: &kube::Client, source: &NodeStatusSource) {
         };
         let span = ferry_trace::span("kubelet.node_status").unsampled();
         if let Err(error) = span.in_scope(result).await {
-            tracing::warn!(%error, "node status not written");
+            tracing::warn!(%error, "cannot write the node status");
         }
     }
 }

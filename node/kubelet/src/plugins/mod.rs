@@ -108,7 +108,7 @@ fn decide(
 /// answered, or not.
 pub async fn run(directory: PathBuf, handlers: Handlers, looked: CancellationToken, stop: CancellationToken) {
     let mut watch = DirectoryWatch::new()
-        .inspect_err(|error| tracing::warn!(%error, "plugins are only looked for now and then"))
+        .inspect_err(|error| tracing::warn!(%error, "cannot watch the directory of plugins; polling it"))
         .ok();
     let mut plugins = Plugins {
         handlers: Arc::new(handlers),
@@ -120,7 +120,9 @@ pub async fn run(directory: PathBuf, handlers: Handlers, looked: CancellationTok
         match find(&directory, watch.as_ref()) {
             Ok(found) => plugins.act(&found),
             // a directory that cannot be read is not an empty one
-            Err(error) => tracing::warn!(directory = %directory.display(), %error, "plugins not looked for"),
+            Err(error) => {
+                tracing::warn!(directory = %directory.display(), %error, "cannot list the sockets of plugins")
+            }
         }
         if plugins.asked.is_empty() {
             looked.cancel();

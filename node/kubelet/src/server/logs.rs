@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_quiet_log_is_not_followed_for_a_reader_that_is_gone() {
+    async fn following_a_silent_log_ends_with_its_reader() {
         let directory = tempfile::tempdir().expect("a directory can be made");
         let log = directory.path().join("0.log");
         std::fs::write(&log, "2026-11-15T10:00:00Z stdout F one\n").expect("a file can be written");

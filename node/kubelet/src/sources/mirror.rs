@@ -27,7 +27,7 @@ pub async fn run(
     loop {
         let reconciled = reconcile(&client, &node_name, &pods).await;
         if let Err(error) = reconciled {
-            tracing::warn!(%error, "mirror pods not in step yet");
+            tracing::warn!(%error, "cannot sync the mirror pods; will retry");
         }
         tokio::select! {
             () = stop.cancelled() => return,

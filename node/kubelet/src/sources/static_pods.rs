@@ -30,7 +30,7 @@ pub async fn run(
 ) {
     let watched = DirectoryWatch::new().and_then(|watch| watch.add(&directory).map(|()| watch));
     let watched = watched.inspect_err(|error| {
-        tracing::warn!(directory = %directory.display(), %error, "manifests are only looked at now and then");
+        tracing::warn!(directory = %directory.display(), %error, "cannot watch the directory of manifests; polling it");
     });
     let mut watched = watched.ok();
     let mut known: HashMap<String, Arc<Pod>> = HashMap::new();
@@ -58,7 +58,9 @@ pub async fn run(
                 }
             }
             // a directory that cannot be read is not an empty one
-            Err(error) => tracing::warn!(directory = %directory.display(), %error, "manifests not read"),
+            Err(error) => {
+                tracing::warn!(directory = %directory.display(), %error, "cannot read the manifests")
+            }
         }
         tokio::select! {
             () = stop.cancelled() => return,
@@ -143,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pod_is_refused() {
+    fn malformed_manifests_are_refused() {
         for text in [
             "",
             "kind: Service",

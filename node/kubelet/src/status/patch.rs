@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_absent_is_removed_and_what_others_keep_is_left() {
+    fn the_status_patch_removes_own_fields_and_keeps_those_of_others() {
         let status = status(json!({
             "phase": "Running",
             "podIP": "10.0.0.1",

@@ -231,7 +231,7 @@ impl Shared {
                 }
                 Err(error) => {
                     span.fail(&error);
-                    tracing::warn!(pod = %format!("{namespace}/{name}"), %error, "status not written, will try again");
+                    tracing::warn!(pod = %format!("{namespace}/{name}"), %error, "cannot write the status; will retry");
                 }
             }
             drop(span);
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_waits_for_a_status_waits_no_longer_than_its_write() {
+    async fn waiting_for_a_status_ends_with_its_write() {
         let (writer, mut written) = writing();
         writer.set(
             "u",

@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn messages_are_held_up_to_upstreams_limit() {
+    async fn websocket_messages_are_buffered_up_to_upstreams_limit() {
         const MEGABYTE: usize = 1 << 20;
         let closing = [0x88, 0x82, 0, 0, 0, 0, 0x03, 0xe8];
         let whole = |length| [head(2, length, true), vec![b'x'; length], closing.to_vec()].concat();

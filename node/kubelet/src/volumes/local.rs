@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_mounted_in_a_volume_is_not_removed() {
+    fn local_volumes_with_mounts_inside_are_not_removed() {
         let folder = tempfile::tempdir().expect("a directory can be made");
         let local = LocalVolumes::new(folder.path(), "n1", Recorder::silent());
         let own = volume("v", "v");

@@ -720,7 +720,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_sub_path_shows_outlives_a_pod_whose_directory_is_behind_a_link() {
+    async fn cleanup_behind_a_link_keeps_the_content_of_sub_paths() {
         let folder = tempfile::tempdir().expect("a directory can be made");
         let place = |name: &str| folder.path().join(name);
         for name in ["real", "users"] {

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_link_points_at_is_not_given() {
+    fn ownership_changes_do_not_follow_links() {
         let directory = tempfile::tempdir().expect("a directory can be made");
         let (volume, outside) = (directory.path().join("volume"), directory.path().join("outside"));
         fs::create_dir(&volume).expect("a directory can be made");
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_given_its_volume_once() {
+    fn volume_ownership_is_changed_once_per_pod() {
         let directory = tempfile::tempdir().expect("a directory can be made");
         let (volume, given) = (directory.path().join("volume"), directory.path().join("pod/given"));
         fs::create_dir(&volume).expect("a directory can be made");

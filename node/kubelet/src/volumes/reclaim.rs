@@ -67,7 +67,7 @@ impl Directories {
         let Some(volume) = self.volumes.get(&key) else { return Ok(Outcome::Done) };
         match reclaim(&volume, self.context.volumes.local().node()) {
             Reclaim::Nothing => return Ok(Outcome::Done),
-            Reclaim::Keep => tracing::info!(volume = key.name, "volume deleted, its directory is kept"),
+            Reclaim::Keep => tracing::info!(volume = key.name, "deleted the volume and kept its directory"),
             Reclaim::Remove => {
                 let (context, own) = (self.context.clone(), volume.clone());
                 let remove = move || context.volumes.local().remove(&own);

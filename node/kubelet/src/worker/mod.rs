@@ -55,7 +55,7 @@ use crate::runtime::view::{PodRuntime, State};
 use crate::status::containers::{Readiness, StartFailure};
 use crate::status::{self, Ending};
 
-/// What is wanted of a worker. It always acts on the latest.
+/// The desired state of a worker's pod. The worker always acts on the latest.
 #[derive(Clone)]
 pub struct Orders {
     /// With the resources granted to it.
@@ -69,7 +69,7 @@ pub struct Orders {
     pub ending: Option<Ending>,
     /// Less time than the pod's own grace period.
     pub grace: Option<Duration>,
-    /// More or less resources that the pod asks for and is not granted.
+    /// A resize that the pod requests and that is not granted.
     pub pending_resize: Option<Pending>,
     /// The pod as it asks to be, while that is not granted.
     pub wanted: Option<Arc<Pod>>,
@@ -143,16 +143,16 @@ pub struct Worker {
     orders: watch::Receiver<Orders>,
     stage: Stage,
     probes: Probes,
-    /// Why containers do not start, by name.
+    /// Reasons why containers do not start, by name.
     failures: HashMap<String, StartFailure>,
     restarts: CrashBackoff,
-    /// Last words of ended containers, by id.
+    /// Termination messages of containers, by ID.
     messages: HashMap<String, String>,
     /// The runtime's records when last asked.
     seen: PodRuntime,
     /// The status as last computed; transition times depend on it.
     status: PodStatus,
-    /// An end this worker found by itself: past the deadline.
+    /// A failure that this worker detected itself, such as an exceeded deadline.
     ending: Option<Ending>,
     /// What running containers have, by id.
     given: HashMap<String, resize::AppliedResources>,
@@ -301,7 +301,7 @@ impl Worker {
 
     /// Tells of an error and says how long to wait.
     fn failed(&mut self, pod: &Pod, error: &sync::Error) -> Duration {
-        tracing::warn!(pod = %pod::key(pod), %error, stage = ?self.stage, "pod not in step yet");
+        tracing::warn!(pod = %pod::key(pod), %error, stage = ?self.stage, "cannot sync the pod; will retry");
         self.context.writer.hurry(&self.uid);
         self.context.events.event(pod, EventType::Warning, error.reason(), "Syncing", error.to_string());
         let pause = self.retry;

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_let_go_is_there_again_when_it_is_needed() {
+    fn released_program_pages_are_read_again() {
         static CONSTANT: &str = "a constant of the program";
         let function = page_size as *const () as usize;
         let ranges = unchangeable();

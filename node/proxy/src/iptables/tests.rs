@@ -271,7 +271,7 @@ fn changes_lead_where_a_fresh_start_leads() {
 }
 
 #[test]
-fn what_an_earlier_run_left_is_removed() {
+fn rules_of_an_earlier_run_are_removed() {
     let prefix = settings().prefix;
     let saved = format!("*nat\n:{prefix}-S-0123456789abc - [0:0]\n:{prefix}-MARK - [0:0]\n:THEIRS - [0:0]\n");
     let script = Table::new(settings()).replace_all(&[(Kind::Nat, saved)]);

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_pod_says_itself_stays() {
+    fn tolerations_of_the_pod_are_kept() {
         let check = |tolerations: Value, added: usize| {
             let before = tolerations.as_array().map_or(0, Vec::len);
             let mut pod =

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_a_device_tolerates_its_taint() {
+    fn pods_that_request_a_device_tolerate_its_taint() {
         let mut asking = pod(json!({
             "containers": [{"resources": {"requests": {"example.com/gpu": "1", "cpu": "1"}}}],
             "tolerations": [{"key": "example.com/gpu", "operator": "Equal", "value": "x", "effect": "NoSchedule"}],

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_nothing_gets_what_others_used() {
+    fn containers_without_requests_get_past_usage() {
         let mut pod = Object::from_value(json!({"spec": {"containers": [
             {"name": "a", "image": "known"},
             {"name": "b", "image": "known", "resources": {"limits": {"cpu": "1"}}},

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_no_node_of_this_size_can_give_is_told() {
+    fn resizes_beyond_the_node_are_refused() {
         let amounts = |cpu: &str, memory: &str| -> Amounts {
             let parse = |text: &str| Quantity::parse(text).expect("a quantity");
             Amounts::from([("cpu".into(), parse(cpu)), ("memory".into(), parse(memory))])

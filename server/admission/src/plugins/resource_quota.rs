@@ -489,7 +489,7 @@ mod tests {
     const PODS: (&str, &str) = ("", "pods");
 
     #[test]
-    fn what_fits_is_added_and_what_does_not_is_refused() {
+    fn quotas_charge_what_fits_and_refuse_the_rest() {
         let quotas = [
             quota(
                 json!({"hard": {"pods": "2", "requests.cpu": "1"}}),
@@ -558,7 +558,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_limited_needs_a_quota_that_covers_it() {
+    fn limited_resources_need_a_covering_quota() {
         let limited = json!([{"resource": "pods", "matchContains": ["requests.cpu"]}]);
         assert_eq!(
             check(PODS, pod("1"), None, &[], limited.clone()),

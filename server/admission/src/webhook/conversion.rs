@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_and_annotations_that_a_webhook_makes_are_judged_and_those_it_leaves_are_not() {
+    fn conversion_webhooks_labels_and_annotations_are_validated_when_changed() {
         let with = |version: &str, field: &str, key: &str, value: &str| {
             let mut widget = widget(version, "a");
             widget["metadata"][field] = json!({key: value});

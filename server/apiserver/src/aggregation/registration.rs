@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_made_it_keeps_and_what_others_made_it_leaves() {
+    fn registration_manages_only_its_own_apiservices() {
         use Managed::{Always, No, OnStart};
         let name = || "v1.g".to_string();
         check(Some(OnStart), None, true, &[Action::Create(name())]);

@@ -89,7 +89,7 @@ async fn a_dropped_waiter_leaves_its_queue() {
 }
 
 #[tokio::test]
-async fn who_floods_a_level_is_refused_and_others_are_not() {
+async fn a_flooding_flow_is_refused_and_others_are_not() {
     let fairness = fairness(245);
     let (greedy, jane) = (user("greedy"), user("jane"));
     let mut held = Vec::new();

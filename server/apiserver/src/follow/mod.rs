@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_right_that_came_by_an_event_and_went_during_a_refill_is_revoked() {
+    async fn a_right_deleted_during_a_cache_refill_is_revoked() {
         let bindings = Arc::new(Cache::new(Paths::new(&[]), None));
         let rbac = rbac(&bindings);
         decides(&rbac, false).await;

@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_long_or_last_is_written_in_order() {
+    async fn coalesced_writes_of_the_server_arrive_in_order() {
         let (near, mut far) = tokio::io::duplex(1 << 20);
         let mut io = CoalescedWrites::new(near);
         let driven = io.writer().drive(async move {

@@ -100,7 +100,7 @@ async fn the_answer_to_head_has_no_body() {
 }
 
 #[tokio::test]
-async fn what_many_streams_say_at_once_is_one_write() {
+async fn simultaneous_stream_data_is_one_write() {
     let (say, bodies): (Vec<_>, Vec<_>) = (0..50).map(|_| going_on()).unzip();
     let mut pair = serving(bodies).await;
     let mut answers = Vec::new();
@@ -270,7 +270,7 @@ async fn a_body_that_panics_ends_alone() {
 }
 
 #[tokio::test]
-async fn an_answer_that_broke_off_where_it_comes_from_does_not_end_well() {
+async fn a_response_truncated_by_its_source_does_not_end_normally() {
     let (tell, told) = tokio::sync::oneshot::channel::<()>();
     let first = futures::stream::once(async { Ok(Bytes::from("half of")) });
     let last = futures::stream::once(async move {

@@ -501,7 +501,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_number_of_seconds_has_a_place_on_the_clock() {
+    fn any_number_of_seconds_is_a_valid_time() {
         for text in ["1", "31536001", "9223372036854775807"] {
             let _ = Instant::now() + seconds(text).expect(text);
         }

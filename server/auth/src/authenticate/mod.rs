@@ -39,7 +39,7 @@ pub use webhook_token::{WebhookTokenConfig, WebhookTokens};
 pub use websocket::{WebSocketBearer, websocket_bearer};
 pub use x509::X509;
 
-/// What a request shows to prove who sent it, as plain data.
+/// The credentials of a request, as plain data.
 pub struct Credentials<'a> {
     /// The `Authorization` header.
     pub authorization: Option<&'a str>,
@@ -107,7 +107,7 @@ impl<'a> Credentials<'a> {
     }
 }
 
-/// A caller that was recognised.
+/// An authenticated caller.
 #[derive(Clone, Debug)]
 pub struct Identity {
     pub user: Arc<User>,
@@ -131,7 +131,7 @@ pub enum AuthenticationResult {
     NotMine,
 }
 
-/// One authenticator's objection, or all of them.
+/// The error of one authenticator, or of all.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct AuthenticationError(pub String);
@@ -155,7 +155,7 @@ pub struct Authentication {
     anonymous: Option<Anonymous>,
 }
 
-/// Nobody recognised the caller: a 401. Empty if no credentials were shown.
+/// No authenticator accepted the credentials: a 401. Empty if there were none.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Unauthorized {
     pub errors: Vec<AuthenticationError>,

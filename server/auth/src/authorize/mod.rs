@@ -14,13 +14,13 @@ pub use node::NodeAuthorizer;
 pub use rbac::Rbac;
 pub use webhook::{WebhookAuthorizer, WebhookAuthorizerConfig};
 
-/// What one authorizer, or the union of all, says about a request.
+/// The decision of one authorizer, or of the union of all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
     Allow {
         reason: Reason,
     },
-    /// Ends the matter: no later authorizer is asked.
+    /// Final: no later authorizer runs.
     Deny {
         reason: Reason,
     },
@@ -114,7 +114,7 @@ pub trait Authorizer: Send + Sync {
 
     fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> MaybeReady<'a, Decision>;
 
-    /// What the user may do in a namespace, for SelfSubjectRulesReview.
+    /// The rules of the user in a namespace, for SelfSubjectRulesReview.
     fn rules_for(&self, user: &user::User, namespace: &str) -> Rules;
 }
 
@@ -170,7 +170,7 @@ impl Rules {
     }
 }
 
-/// The configured authorizers. The first that allows or denies has the word.
+/// The configured authorizers. The first decision to allow or deny applies.
 #[derive(Clone, Default)]
 pub struct Authorization {
     members: Vec<Arc<dyn Authorizer>>,

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_what_upstream_starts_with() {
+    fn the_bootstrap_policy_equals_upstreams() {
         let ours = parse(TABLE).unwrap();
         assert!(ours.cluster_roles.len() > 60 && ours.role_bindings.len() == 7, "the table has lost rows");
         let Some(facts) = facts() else {

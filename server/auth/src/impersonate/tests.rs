@@ -181,7 +181,7 @@ async fn odd_groups_and_extras_are_refused_in_constrained_modes() {
 }
 
 #[tokio::test]
-async fn who_was_allowed_the_old_way_is_refused_in_its_words() {
+async fn refusals_of_legacy_impersonation_have_the_legacy_message() {
     let (authorization, impersonation) = (with_rules(legacy()), Impersonation::default());
     let admin = user("admin", &[]);
     let request = Attributes { namespace: "ns", ..Attributes::resource(&admin, "list", "", "pods") };

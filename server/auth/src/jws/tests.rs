@@ -21,7 +21,7 @@ fn swap_header(token: &str, header: Value) -> String {
 }
 
 #[test]
-fn what_a_key_signs_its_public_half_verifies_even_as_a_jwk() {
+fn signatures_verify_with_the_public_key_and_its_jwk() {
     let keys = [
         key(&rcgen::PKCS_ECDSA_P256_SHA256),
         key(&rcgen::PKCS_ECDSA_P384_SHA384),

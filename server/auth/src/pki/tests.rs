@@ -43,7 +43,7 @@ fn a_first_start_makes_everything_private_and_a_second_changes_nothing() {
 }
 
 #[test]
-fn what_was_made_is_there_when_it_is_written_and_kept_from_then_on() {
+fn pki_files_are_created_once_and_kept() {
     let home = tempfile::tempdir().unwrap();
     let names = || -> BTreeSet<String> {
         let entries = fs::read_dir(home.path()).unwrap();

@@ -199,7 +199,7 @@ async fn a_transaction_compares_branches_and_nests() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_compacted_is_gone_and_the_rest_stays() {
+async fn compaction_removes_only_older_revisions() {
     let server = Server::in_memory().await;
     let client = &mut server.client().await;
     let first = client.put_value("/a", "1").await;

@@ -15,7 +15,7 @@ use crate::server::{Server, limits};
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[tokio::test]
-async fn who_sends_no_request_is_let_go_and_who_has_sent_one_is_not() {
+async fn connections_without_a_request_are_closed_and_others_are_kept() {
     let server = Server::with_limits(Limits { first_request: Duration::from_secs(2), ..limits() }).await;
     let mut client = server.client().await;
     client.put_value("a", "1").await;

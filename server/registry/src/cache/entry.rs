@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_revision_is_put_in_and_changed_without_decoding() {
+    fn the_revision_is_inserted_without_decoding() {
         let stored =
             r#"{"apiVersion":"v1","kind":"Pod","metadata":{"labels":{"app":"x"},"name":"a"},"spec":{}}"#;
         let entry = entry(stored, 7);
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_form_is_made_once() {
+    fn an_encoding_is_computed_once() {
         let entry = entry(r#"{"apiVersion":"v1","kind":"Pod","metadata":{}}"#, 1);
         let form = Form { version: "v1".into(), encoding: Encoding::Protobuf };
         let made = entry.form(&form, || Ok(Bytes::from_static(b"x"))).expect("made");

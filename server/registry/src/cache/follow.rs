@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_there_is_is_told_before_anything_else_happens() {
+    async fn followers_get_the_initial_state_first() {
         let scene = scene(Filter::default(), &[("a/x", "1", 3), ("b/y", "2", 4)]);
         assert_eq!(scene.derived.lock().len(), 2);
     }

@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn events_that_come_while_a_resource_is_loaded_are_replayed_over_it() {
+    async fn events_during_a_load_are_replayed() {
         let scene = scene().await;
         scene.put("old").await;
         scene.put("kept").await;

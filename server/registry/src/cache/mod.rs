@@ -402,7 +402,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_is_written_once_for_each_sort_of_watcher() {
+    fn an_event_is_encoded_once_for_each_format() {
         let entry = Entry::from_stored(
             "ns/a".into(),
             &Bytes::from_static(br#"{"apiVersion":"v1","kind":"Pod","metadata":{}}"#),

@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_over_is_not_kept() {
+    fn overwritten_objects_are_not_kept() {
         let recent = Recent::default();
         let (newer, object) = entry(8);
         recent.keep(&newer, object, Revision(7));

@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_came_together_is_there_together_and_what_comes_later_wakes() {
+    async fn pending_events_arrive_at_once_and_later_ones_wake_the_watcher() {
         let cache = cache();
         let mut watcher = cache.watch_from(Revision(0), filter(None, "app=1", "")).expect("in the ring");
         for revision in 1..=3 {
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_slow_watcher_is_told_that_its_revision_is_gone() {
+    async fn a_slow_watcher_gets_gone() {
         let cache = cache();
         let mut watcher = cache.watch_from(Revision(0), filter(None, "", "")).expect("in the ring");
         for revision in 1..=(super::super::RING_EVENTS as i64 + 10) {
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn events_of_others_never_cost_a_narrow_watcher_its_place() {
+    async fn unselected_events_do_not_drop_a_narrow_watcher() {
         for filter in narrow() {
             let cache = cache();
             pod(&cache, "a/x", "n1", "1", 1);
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_narrow_watcher_whose_own_event_left_the_ring_is_told_so() {
+    async fn a_narrow_watcher_gets_gone_when_its_event_left_the_ring() {
         for filter in narrow() {
             let cache = cache();
             pod(&cache, "a/x", "n1", "1", 1);

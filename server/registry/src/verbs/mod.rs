@@ -40,9 +40,9 @@ pub struct Call<'a> {
     pub dry_run: bool,
     /// The CreateOptions, UpdateOptions, PatchOptions or DeleteOptions, for admission.
     pub options: &'a Value,
-    /// The client wants to see objects that are not finished yet.
+    /// Whether the client wants uninitialized objects.
     pub include_uninitialized: bool,
-    /// How long a create waits for others to finish the object.
+    /// How long a create waits until initializers have completed the object.
     pub patience: std::time::Duration,
     pub now: Timestamp,
     pub admission: &'a dyn Admission,
@@ -149,10 +149,10 @@ impl Registry {
     }
 }
 
-/// More warnings than these fit into no answer.
+/// Maximum number of warnings in a response.
 const MAX_WARNINGS: usize = 256;
 
-/// Adds warnings to those of a request. Each is said once.
+/// Adds warnings to those of a request, without repetitions.
 pub fn warn(said: &Mutex<Vec<String>>, warnings: impl IntoIterator<Item = String>) {
     let mut said = said.lock();
     for warning in warnings {
@@ -162,7 +162,7 @@ pub fn warn(said: &Mutex<Vec<String>>, warnings: impl IntoIterator<Item = String
     }
 }
 
-/// What the store refuses, as the API says it. Conflicts are handled where they are understood.
+/// Errors of the store as a `Status`. Callers handle conflicts themselves.
 pub fn store_failure(error: store::Error) -> Status {
     match error {
         store::Error::Compacted { .. } => {
@@ -180,7 +180,7 @@ pub fn store_failure(error: store::Error) -> Status {
     }
 }
 
-/// A revision that has not happened: the client is ahead of this server, or made it up.
+/// A revision in the future: the client is ahead of this server, or the revision is invalid.
 pub fn too_large_revision(requested: Revision, current: Revision) -> Status {
     let mut status = Status::timeout(format!("Too large resource version: {requested}, current: {current}"));
     status.details = Some(ferry_api::status::Details {

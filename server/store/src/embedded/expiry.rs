@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_due_comes_out_in_order_and_the_rest_stays() {
+    fn expired_keys_come_out_in_order() {
         let start = Instant::now();
         let seconds = Duration::from_secs;
         let mut expiry = Expiry::default();

@@ -130,7 +130,7 @@ mod tests {
     const ALL: [Scheme; 3] = [Scheme::AesCbc, Scheme::AesGcm, Scheme::Secretbox];
 
     #[test]
-    fn what_is_encrypted_comes_back_and_is_never_the_same_twice() {
+    fn ciphers_round_trip_and_never_repeat_a_ciphertext() {
         for scheme in ALL {
             for size in scheme.key_sizes() {
                 let cipher = scheme.cipher(&vec![7; *size]).expect("a key of this size");

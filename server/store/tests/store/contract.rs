@@ -278,7 +278,7 @@ pub async fn pages_of_one_list_are_of_one_revision(store: Subject) {
     assert!(all.is_sorted_by_key(|kv| kv.key.clone()));
 }
 
-pub async fn what_was_compacted_is_gone_and_the_rest_stays(store: Subject) {
+pub async fn compaction_removes_only_older_revisions(store: Subject) {
     let first = create(&store, "/a", "1").await.revision;
     create(&store, "/b", "1").await;
     delete(&store, "/b").await;
@@ -562,7 +562,7 @@ macro_rules! store_contract {
             the_past_can_be_read_as_it_was
             the_future_cannot_be_read
             pages_of_one_list_are_of_one_revision
-            what_was_compacted_is_gone_and_the_rest_stays
+            compaction_removes_only_older_revisions
             a_watch_tells_creation_change_and_deletion
             a_transaction_arrives_in_one_batch
             a_watch_misses_nothing_and_repeats_nothing

@@ -189,7 +189,7 @@ fn stride() -> usize {
 }
 
 #[tokio::test]
-async fn whatever_call_fails_no_acknowledged_write_is_lost_and_no_other_is_seen() {
+async fn a_failure_of_any_call_loses_no_acknowledged_write() {
     let calls = calls().await;
     let mut runs = 0;
     for (offset, fault) in [
@@ -223,7 +223,7 @@ async fn whatever_call_fails_no_acknowledged_write_is_lost_and_no_other_is_seen(
 }
 
 #[tokio::test]
-async fn out_of_descriptors_the_store_goes_on_and_begins_segments_when_there_are_some() {
+async fn the_store_continues_without_file_descriptors() {
     let disk = FaultyDisk::default();
     let store = open(&disk).unwrap();
     disk.fail(0, usize::MAX, Fault::Error(EMFILE));

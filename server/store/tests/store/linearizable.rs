@@ -114,7 +114,7 @@ fn histories(otherwise: u64) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_concurrent_clients_see_has_one_order() {
+async fn concurrent_store_clients_are_linearizable() {
     let (histories, mut calls) = (histories(4), 0);
     for seed in 0..histories {
         let directory = tempfile::tempdir().unwrap();

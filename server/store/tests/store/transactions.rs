@@ -48,7 +48,7 @@ async fn a_transaction_reads_what_it_has_just_written() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_of_a_transaction_that_fails_has_happened() {
+async fn a_failed_transaction_has_no_effect() {
     let store = in_memory();
     let before = put(&store, "/a", "1", 0).await;
     let mut budget = Budget::default();

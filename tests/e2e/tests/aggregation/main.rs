@@ -71,7 +71,7 @@ fn header<'v>(asked: &'v Value, name: &str) -> Vec<&'v str> {
 }
 
 #[tokio::test]
-async fn what_the_server_answers_for_is_registered_and_follows_definitions() {
+async fn served_versions_are_registered_as_apiservices() {
     let server = TestServer::start().await;
     let apps = server.get(&format!("{SERVICES}/v1.apps")).await.expect(200);
     assert_eq!(apps["metadata"]["labels"], json!({"kube-aggregator.kubernetes.io/automanaged": "onstart"}));
@@ -187,7 +187,7 @@ async fn the_condition_tells_what_is_missing_until_the_backend_is_there_and_when
 }
 
 #[tokio::test]
-async fn a_backend_hears_who_asks_and_nothing_that_clients_make_up() {
+async fn backends_get_the_authenticated_user_and_no_forged_headers() {
     let server = TestServer::start().await;
     let _extension = served(&server).await;
     let pki = &server.running().pki;

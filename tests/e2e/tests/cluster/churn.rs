@@ -23,7 +23,7 @@ const BETWEEN: Duration = Duration::from_millis(100);
 const LONGEST_MILLISECONDS: u32 = 800;
 
 #[test]
-fn pods_deleted_while_they_start_leave_nothing() {
+fn pods_deleted_while_they_start_leave_nothing_behind() {
     let Some(binary) = ferry() else { return };
     let cluster = Cluster::new(binary, &[]);
     cluster.up();

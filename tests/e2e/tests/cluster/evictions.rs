@@ -13,7 +13,7 @@ use crate::images;
 const MEBIBYTE: u64 = 1 << 20;
 
 #[test]
-fn who_takes_too_much_of_a_short_node_is_evicted() {
+fn pods_that_exceed_requests_on_a_node_under_pressure_are_evicted() {
     let Some(binary) = ferry() else { return };
     let mut cluster = Cluster::new(binary, &[]);
     let file = cluster.directory.path().join("kubelet.yaml");

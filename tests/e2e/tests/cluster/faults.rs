@@ -10,7 +10,7 @@ use crate::cluster::Cluster;
 use crate::host::{belongings, ferry, run};
 
 #[test]
-fn faults_of_a_node_are_put_right_or_told() {
+fn node_faults_are_repaired_or_reported() {
     let Some(binary) = ferry() else { return };
     let cluster = Cluster::new(binary, &[]);
     cluster.up();
@@ -269,7 +269,7 @@ impl Drop for Disk {
 
 /// The pod that fills the disk is evicted and the node says so; what it wrote is gone with it.
 #[test]
-fn who_fills_the_disk_is_evicted() {
+fn pods_that_fill_the_disk_are_evicted() {
     let Some(binary) = ferry() else { return };
     let cluster = Cluster::new(binary, &[]);
     let data_dir = cluster.data_dir();

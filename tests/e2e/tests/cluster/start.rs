@@ -30,7 +30,7 @@ fn stops(cluster: &Cluster) {
 }
 
 #[test]
-fn a_port_that_somebody_has_is_replaced() {
+fn a_port_in_use_is_replaced() {
     let Some(binary) = ferry() else { return };
     let cluster = Cluster::new(binary, &[]);
     // Where another kubelet runs it is taken already.
@@ -54,7 +54,7 @@ fn a_port_that_somebody_has_is_replaced() {
 
 /// `ferry up` ends with what is wrong and what to do. The cluster goes on, and is whole when the cause is gone.
 #[test]
-fn a_part_that_cannot_start_is_told_and_the_rest_goes_on() {
+fn a_part_that_cannot_start_is_reported_and_the_others_continue() {
     let Some(binary) = ferry() else { return };
     let mut cluster = Cluster::new(binary, &["--timeout", "10"]);
     let port = free_port();

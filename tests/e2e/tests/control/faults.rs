@@ -165,7 +165,7 @@ async fn failed_creations(client: &Client) -> i32 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_quota_refuses_backs_off_says_so_and_comes_when_there_is_room() {
+async fn pods_refused_by_a_quota_back_off_and_are_created_when_it_is_raised() {
     let Some(cluster) = Cluster::start().await else { return };
     let client = cluster.client.clone();
     let kubelets = hollow::kubelets(client.clone());

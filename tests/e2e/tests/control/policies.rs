@@ -19,7 +19,7 @@ fn policy(name: &str, expressions: &[&str]) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_can_never_work_on_a_custom_kind_is_warned_of() {
+async fn policy_type_errors_on_custom_kinds_are_warnings() {
     let Some(cluster) = Cluster::start().await else { return };
     let definitions: Api<CustomResourceDefinition> = Api::all(cluster.client.clone());
     let spec = json!({"type": "object", "properties": {"replicas": {"type": "integer"}}});

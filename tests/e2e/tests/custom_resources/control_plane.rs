@@ -41,7 +41,7 @@ fn owned(mut object: Value, owner: &Value) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_custom_object_owns_goes_with_it_and_it_goes_with_its_owner() {
+async fn garbage_collection_covers_custom_objects_as_owner_and_owned() {
     let Some(server) = Server::start().await else { return };
     let _loops = ControlLoops::start(&server);
     server.define(&definition()).await;

@@ -6,7 +6,7 @@ use super::server::{DEFINITIONS, Server, causes, condition, names};
 use super::widgets::{NAME, definition, definition_of, red, version};
 
 #[tokio::test]
-async fn what_is_wrong_with_a_definition_is_told_all_at_once() {
+async fn all_errors_of_a_definition_are_reported_together() {
     let Some(server) = Server::start().await else { return };
     let mut wrong = definition();
     wrong["metadata"]["name"] = "gadgets.example.com".into();
@@ -38,7 +38,7 @@ async fn what_is_wrong_with_a_definition_is_told_all_at_once() {
 }
 
 #[tokio::test]
-async fn what_is_served_keeps_its_name_and_what_is_stored_its_version() {
+async fn served_names_and_stored_versions_cannot_change() {
     let Some(server) = Server::start().await else { return };
     let mut definition = server.define(&definition()).await;
     let path = format!("{DEFINITIONS}/{NAME}");
@@ -125,7 +125,7 @@ fn in_a_builtin_group(plural: &str, kind: &str, versions: Value) -> Value {
 }
 
 #[tokio::test]
-async fn nothing_built_in_is_taken() {
+async fn a_definition_cannot_replace_a_built_in_kind() {
     let Some(server) = Server::start().await else { return };
     let ingresses = "/apis/networking.k8s.io/v1/namespaces/default/ingresses";
     let ingress = json!({"apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": {"name": "a"},

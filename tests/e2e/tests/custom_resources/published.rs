@@ -80,7 +80,7 @@ async fn a_definition_is_served_told_of_and_gone_when_it_is_deleted() {
 }
 
 #[tokio::test]
-async fn what_a_schema_leaves_open_is_published_as_open() {
+async fn unspecified_schemas_are_published_as_open() {
     let Some(server) = Server::start().await else { return };
     let mut definition = definition();
     definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"] = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true, "properties": {"spec": {"type": "object", "properties": {"color": {"type": "string"}}}}});

@@ -54,7 +54,7 @@ async fn an_object_is_shown_in_every_version_by_its_schema() {
 }
 
 #[tokio::test]
-async fn what_is_written_through_a_version_is_judged_by_its_schema_alone() {
+async fn writes_are_validated_by_the_schema_of_their_version() {
     let Some(server) = Server::start().await else { return };
     let mut definition = two_versions();
     let spec = &mut definition["spec"]["versions"][1]["schema"]["openAPIV3Schema"]["properties"]["spec"];

@@ -32,7 +32,7 @@ async fn a_minimal_object_of_every_kind_lives_through_all_verbs() {
 }
 
 #[tokio::test]
-async fn kinds_that_are_made_at_run_time_owe_the_same() {
+async fn custom_kinds_pass_the_same_contract() {
     let server = server().await;
     let mut broken = Vec::new();
     for (plural, kind, scope) in [("things", "Thing", Scope::Namespaced), ("worlds", "World", Scope::Cluster)]

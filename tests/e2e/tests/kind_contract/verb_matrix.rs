@@ -269,7 +269,7 @@ fn takes_another_right(ask: &Ask) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_single_verb_opens_what_it_names_and_nothing_else() {
+async fn a_right_to_one_verb_allows_only_that_verb() {
     let server = server().await;
     roles_to_bind(&server).await;
     let mut clients = Vec::new();
@@ -309,7 +309,7 @@ async fn a_single_verb_opens_what_it_names_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_single_resource_opens_no_other() {
+async fn a_right_to_one_resource_allows_only_that_resource() {
     let server = server().await;
     roles_to_bind(&server).await;
     for kind in served() {

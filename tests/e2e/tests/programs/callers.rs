@@ -128,7 +128,7 @@ fn the_flags_of_those_who_start_upstreams_programs_are_taken() {
 }
 
 #[test]
-fn what_these_programs_cannot_do_is_said() {
+fn unsupported_flags_of_upstreams_programs_are_errors() {
     let Some(links) = Links::make() else { return };
     let refused = |program: &str, flag: &str, word: &str| {
         let output = links.output(program, &[flag]);

@@ -168,7 +168,7 @@ fn an_api_server_waits_for_an_etcd_that_is_not_there_yet() {
 }
 
 #[test]
-fn what_cannot_be_honoured_is_an_error_and_what_has_no_effect_is_logged() {
+fn unsupported_flag_values_are_errors_and_flags_without_effect_are_logged() {
     let Some(links) = Links::make() else { return };
     let directory = tempfile::tempdir().expect("a directory");
     let data = format!("--data-dir={}", directory.path().display());

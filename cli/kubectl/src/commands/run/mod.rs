@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_must_fail_fails_before_any_request() {
+    fn invalid_run_commands_fail_before_any_request() {
         let refusal = |line: &str| planned(line).unwrap_err().to_string();
         let see = "\nSee 'kubectl run -h' for help and examples";
         assert_eq!(refusal("web --image=A:::b"), "Invalid image name \"A:::b\": invalid reference format");

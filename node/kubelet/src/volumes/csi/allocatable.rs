@@ -66,7 +66,7 @@ impl Follower {
             self.asked.lock().insert(key.name.clone(), Asked { period, at: now });
         }
         if is_due && let Err(problem) = self.csi.ask_again(&key.name).await {
-            tracing::warn!(driver = key.name, problem, "driver not asked how many volumes it can attach");
+            tracing::warn!(driver = key.name, problem, "cannot ask a driver for its attach limit");
         }
         Ok(Outcome::After(again))
     }

@@ -27,7 +27,7 @@ impl Installed {
         }
         let max = info.max_volumes_per_node;
         if max < 0 {
-            tracing::warn!(driver = name, max, "invalid attach limit of a driver not told");
+            tracing::warn!(driver = name, max, "ignoring the invalid attach limit of a driver");
         }
         Ok(Self {
             name: name.into(),

@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_down_is_found_again_and_forgotten() {
+    fn volume_records_are_found_and_removed() {
         let folder = tempfile::tempdir().expect("a directory can be made");
         let paths = Paths::new(folder.path());
         let one = |uid: &str, name: &str, is_block| Use { uid: uid.into(), record: record(name), is_block };
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_mounted_is_not_removed_through() {
+    fn cleanup_stops_at_remaining_mounts() {
         let folder = tempfile::tempdir().expect("a directory can be made");
         let paths = Paths::new(&folder.path().join("root"));
         let one = Use { uid: "a".into(), record: record("pv"), is_block: false };

@@ -62,7 +62,7 @@ impl NodeDrivers {
 
     async fn uninstall(&self, name: &str) {
         if let Err(problem) = self.write(name).await {
-            tracing::warn!(driver = name, problem, "the API still shows a driver that is gone");
+            tracing::warn!(driver = name, problem, "cannot remove an unregistered driver from the API");
         }
     }
 

@@ -394,7 +394,7 @@ async fn two_pods_share_what_is_staged_over_a_restart() {
 }
 
 #[tokio::test]
-async fn what_is_staged_for_nobody_is_unstaged() {
+async fn unused_staged_volumes_are_unstaged() {
     let Some(stage) = Stage::new(json!({"attachRequired": false})) else { return };
     let csi = stage.kubelet();
     stage.serve();

@@ -134,7 +134,7 @@ impl Csi {
     pub(super) async fn unstage_unused(self: &Arc<Self>) {
         let all = match self.on_disk(record::Paths::all_staged).await {
             Ok(all) => all,
-            Err(error) => return tracing::warn!(%error, "staged volumes not looked for"),
+            Err(error) => return tracing::warn!(%error, "cannot list staged volumes"),
         };
         for (record, is_block) in all {
             let csi = self.clone();
@@ -153,7 +153,7 @@ impl Csi {
         match self.users(&record).await {
             Ok(users) if users.is_empty() => {}
             Ok(_) => return,
-            Err(error) => return tracing::warn!(%error, volume = name, "users of a volume not looked for"),
+            Err(error) => return tracing::warn!(%error, volume = name, "cannot find the users of a volume"),
         }
         // another may have taken it away meanwhile
         let still = self.on_disk(record::Paths::all_staged).await;
@@ -167,11 +167,11 @@ impl Csi {
         };
         match unstaged.await {
             Ok(()) => {
-                tracing::info!(volume = name, "volume of pods that are gone unstaged");
+                tracing::info!(volume = name, "unstaged a volume of deleted pods");
                 self.in_use.remove(&name, "");
             }
             Err(problem) => {
-                tracing::warn!(volume = name, %problem, "volume of pods that are gone still staged")
+                tracing::warn!(volume = name, %problem, "cannot unstage a volume of deleted pods")
             }
         }
     }

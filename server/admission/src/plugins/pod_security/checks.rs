@@ -632,7 +632,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_later_version_allows_or_forbids_is_that_versions() {
+    fn pod_security_checks_follow_the_requested_version() {
         let sysctl = json!({"securityContext": {"sysctls": [{"name": "net.ipv4.tcp_rmem"}]}});
         check(
             Level::Baseline,

@@ -288,7 +288,7 @@ fn write<'a>(user: &'a User, rules: &'a [PolicyRule], aggregates: bool) -> RoleW
 }
 
 #[tokio::test]
-async fn nobody_writes_a_role_with_more_than_they_hold() {
+async fn writing_a_role_needs_all_its_rights() {
     let rbac = Arc::new(Rbac::new());
     let authorization = Authorization::new(vec![rbac.clone()]);
     rbac.apply([
@@ -327,7 +327,7 @@ async fn nobody_writes_a_role_with_more_than_they_hold() {
 }
 
 #[tokio::test]
-async fn nobody_binds_a_role_with_more_than_they_hold() {
+async fn binding_a_role_needs_all_its_rights() {
     let rbac = Arc::new(Rbac::new());
     let authorization = Authorization::new(vec![rbac.clone()]);
     rbac.apply([

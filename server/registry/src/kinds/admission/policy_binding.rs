@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_deleted_cannot_be_changed() {
+    fn mutating_policy_bindings_cannot_match_only_deletions() {
         let rule = json!({"operations": ["DELETE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]});
         let spec = json!({"policyName": "p", "matchResources": {"matchPolicy": "Exact", "namespaceSelector": {},
             "objectSelector": {}, "resourceRules": [rule]}});

@@ -446,7 +446,7 @@ fn groups_of_the_kubernetes_project_need_an_approval() {
 }
 
 #[test]
-fn what_the_place_of_objects_depends_on_stays() {
+fn fields_that_determine_storage_keys_are_immutable() {
     let change = |it: &mut Value| {
         it["spec"]["scope"] = "Cluster".into();
         it["spec"]["names"]["kind"] = "Gadget".into();

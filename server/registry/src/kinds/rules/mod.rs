@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_fixed_may_not_change() {
+    fn immutable_fields_may_not_change() {
         let class = |handler: &str| json!({"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "r"}, "handler": handler});
         assert!(changed(class("a"), class("a")).is_empty());
         assert_eq!(changed(class("b"), class("a")), ["handler: Invalid value: \"b\": field is immutable"]);

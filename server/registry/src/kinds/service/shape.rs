@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_out_stays() {
+    fn allocated_addresses_and_ports_are_kept() {
         let old = service(
             json!({"type": "NodePort", "clusterIP": "10.0.0.5", "clusterIPs": ["10.0.0.5"], "ports": [{"port": 80, "protocol": "TCP", "nodePort": 30001}]}),
         );
