@@ -29,7 +29,8 @@ pub fn everything() -> Result<bool> {
 /// Licences, bans and sources; advisories where their data base is on this machine. Installed on first use.
 fn licences() -> Result<()> {
     if !step::has("cargo-deny") {
-        step::cargo(&["install", "--locked", "--quiet", "cargo-deny"])?;
+        // Runs for seconds; an optimised one takes twice as long to build.
+        step::cargo(&["install", "--locked", "--quiet", "--debug", "cargo-deny"])?;
     }
     // A build brings only the crates of its own platform; the check looks at those of all.
     step::cargo(&["fetch", "--locked", "--quiet"])?;
