@@ -82,6 +82,7 @@ struct File {
     tls_cert_file: Option<PathBuf>,
     tls_private_key_file: Option<PathBuf>,
     authentication: Option<Authentication>,
+    enable_debugging_handlers: Option<bool>,
     cluster_domain: Option<String>,
     #[serde(rename = "clusterDNS")]
     cluster_dns: Option<Vec<IpAddr>>,
@@ -218,6 +219,7 @@ impl File {
                 x509: Some(X509 { client_ca_file: config.client_ca_file }),
                 anonymous: Some(Anonymous { enabled: Some(config.anonymous_auth) }),
             }),
+            enable_debugging_handlers: Some(config.enable_debugging_handlers),
             cluster_domain: Some(config.cluster_domain),
             cluster_dns: Some(config.cluster_dns),
             resolv_conf: Some(config.resolv_conf),
@@ -287,6 +289,7 @@ impl File {
             config.client_ca_file = authority.or(config.client_ca_file.take());
             put(&mut config.anonymous_auth, authentication.anonymous.and_then(|anonymous| anonymous.enabled));
         }
+        put(&mut config.enable_debugging_handlers, self.enable_debugging_handlers);
         put(&mut config.cluster_domain, self.cluster_domain);
         put(&mut config.cluster_dns, self.cluster_dns);
         put(&mut config.resolv_conf, self.resolv_conf);

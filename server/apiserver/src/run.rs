@@ -88,6 +88,10 @@ pub struct Config {
     pub service_account_key_files: Vec<PathBuf>,
     /// Whether tokens that Secrets keep end with the Secret and the account.
     pub service_account_lookup: bool,
+    /// Tokens of TokenRequest that are asked for longer than this are shortened to it.
+    pub service_account_max_token_expiration: Option<Duration>,
+    /// Whether requests without credentials may read health and version.
+    pub anonymous_auth: bool,
     /// Certificates that others have made.
     pub given: GivenFiles,
     /// How often certificates are looked at, and the host's address with them.
@@ -139,6 +143,8 @@ impl Config {
             service_account_signing_key_file: None,
             service_account_key_files: Vec::new(),
             service_account_lookup: true,
+            service_account_max_token_expiration: None,
+            anonymous_auth: true,
             given: GivenFiles::default(),
             certificate_check: Duration::from_secs(10),
             enable_admission_plugins: Vec::new(),
@@ -594,6 +600,7 @@ async fn api(
         flow_control: flow_control(config, &registry)?,
         limits: Limits {
             request_timeout: config.request_timeout,
+            token_life: config.service_account_max_token_expiration,
             long_running: long_running::limit(config.max_long_running_of_user),
             connections: long_running::limit(config.max_connections_of_user),
             ..Limits::default()
