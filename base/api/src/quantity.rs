@@ -35,6 +35,8 @@ pub enum BadQuantity {
 const NANO: i32 = -9;
 /// 10^38 is the largest power of ten that an i128 holds.
 const MAX_POWER: u32 = 38;
+/// `E`: there is no suffix for more.
+const LARGEST_SUFFIX: i32 = 18;
 /// Digits are read up to here; a binary suffix has room above it. What is written stays below it too, so that it is read as
 /// the same number.
 const MAX_MANTISSA: i128 = 1 << 120;
@@ -319,7 +321,7 @@ impl Display for Quantity {
         }
         if self.format == Format::BinarySi
             && let Some(whole) = self.whole()
-            && whole.abs() >= 1024
+            && whole.unsigned_abs() >= 1024
         {
             let mut number = whole;
             let mut suffix = 0;
@@ -331,20 +333,27 @@ impl Display for Quantity {
         }
         let mut number = self.mantissa;
         let mut exponent = self.exponent;
-        let largest = if self.format == Format::DecimalExponent { i32::MAX } else { 18 };
-        while number % 10 == 0 && exponent < largest {
+        while number % 10 == 0 && exponent < i32::MAX {
             number /= 10;
             exponent += 1;
         }
-        let excess = if exponent > largest { exponent - largest } else { exponent.rem_euclid(3) };
-        match power(excess as u32).and_then(|power| number.checked_mul(power)) {
-            Some(lifted) if lifted.abs() < MAX_MANTISSA => {
-                number = lifted;
-                exponent -= excess;
+        let lifted = |excess: i32| {
+            let number = power(excess as u32)?.checked_mul(number)?;
+            (number.unsigned_abs() < MAX_MANTISSA.unsigned_abs()).then_some((number, exponent - excess))
+        };
+        let in_thousands = || lifted(exponent.rem_euclid(3));
+        let (format, written) = match self.format {
+            Format::DecimalSi | Format::BinarySi if exponent > LARGEST_SUFFIX => {
+                match lifted(exponent - LARGEST_SUFFIX) {
+                    Some(written) => (Format::DecimalSi, Some(written)),
+                    // It is read again as such a number, and so has to be written as one.
+                    None => (Format::DecimalExponent, in_thousands()),
+                }
             }
-            _ => return write!(f, "{number}e{exponent}"),
-        }
-        match (self.format, exponent) {
+            format => (format, in_thousands()),
+        };
+        let Some((number, exponent)) = written else { return write!(f, "{number}e{exponent}") };
+        match (format, exponent) {
             (_, 0) => write!(f, "{number}"),
             (Format::DecimalExponent, _) => write!(f, "{number}e{exponent}"),
             (_, -9) => write!(f, "{number}n"),
@@ -454,6 +463,22 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn what_no_suffix_can_say_is_written_once_with_an_exponent() {
+        for zeros in 18..=400 {
+            for number in ["1", "-7", "12345", "123456789012345678901234567890123456"] {
+                for suffix in ["", "m", "k", "E", "e1", "e2"] {
+                    let text = format!("{number}{}{suffix}", "0".repeat(zeros));
+                    let written = canonical(&text).expect("a quantity").into_owned();
+                    assert_eq!(canonical(&written).as_deref(), Ok(written.as_str()), "{text}");
+                    assert_eq!(Quantity::parse(&written), Quantity::parse(&text), "{text}");
+                }
+            }
+        }
+        check(&format!("1{}", "0".repeat(200)), "100e198");
+        check(&format!("1{}", "0".repeat(30)), "1000000000000E");
     }
 
     #[test]

@@ -225,6 +225,8 @@ impl FieldSelector {
                 requirements.push(FieldRequirement { field: field.to_string(), equal, value });
             }
         }
+        // By how they are written, not by how they were: `==` is written as `=`.
+        requirements.sort_by_cached_key(ToString::to_string);
         Ok(FieldSelector { requirements })
     }
 
@@ -484,6 +486,9 @@ mod tests {
         }));
         assert!(!selector.matches(|_| None));
         assert!(FieldSelector::parse("").expect("everything").is_everything());
+        let selector = FieldSelector::parse("a==b,a=a,a!=c").expect("both operators");
+        assert_eq!(selector.to_string(), "a!=c,a=a,a=b");
+        assert_eq!(FieldSelector::parse("a!=c,a=a,a=b"), Ok(selector));
         let check = |text: &str, expected: &str| {
             assert_eq!(FieldSelector::parse(text).expect_err(text).to_string(), expected);
         };

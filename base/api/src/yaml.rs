@@ -90,6 +90,16 @@ pub fn encode(object: &Object) -> String {
     }
 }
 
+/// A list in pieces: what stands before and behind its items, which are written by [`encode_item`]. `items` is their field.
+/// Where there are none, ` []` stands between.
+pub fn around_items(list: &serde_json::Map<String, Value>, items: &str) -> (String, String) {
+    write::around_items(list, items)
+}
+
+pub fn encode_item(item: &serde_json::Map<String, Value>) -> String {
+    write::item(item)
+}
+
 pub fn encode_value(value: &Value) -> String {
     write::document(value)
 }

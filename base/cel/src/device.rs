@@ -61,12 +61,14 @@ fn environment() -> Environment {
     Environment::for_devices([("device", Type::object("kubernetes.DRADevice", fields))])
 }
 
-/// Whether a selector selects the device.
-pub fn selects(program: &Program, device: &Device<'_>) -> Result<bool, String> {
+/// Whether a selector selects the device, and takes what that cost off `left`.
+pub fn selects(program: &Program, device: &Device<'_>, left: &mut i64) -> Result<bool, String> {
     let mut bindings = Bindings::new();
     bindings.set_value("device", value(device)?);
-    let outcome =
-        program.evaluate(&bindings, &mut Budget::new(SELECTOR_BUDGET)).map_err(|why| why.to_string())?;
+    let mut budget = Budget::new(SELECTOR_BUDGET);
+    let outcome = program.evaluate(&bindings, &mut budget);
+    *left = left.saturating_sub(SELECTOR_BUDGET.saturating_sub(budget.left().max(0)));
+    let outcome = outcome.map_err(|why| why.to_string())?;
     let wrong = || format!("CEL result of type {} could not be converted to bool", outcome.type_name());
     outcome.as_bool().ok_or_else(wrong)
 }

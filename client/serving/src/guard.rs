@@ -31,11 +31,12 @@ pub struct User {
 }
 
 impl User {
-    /// The identity a certificate stands for: its common name and organisations.
+    /// The identity a certificate stands for: its common name and organisations. Of several names the last, as the API
+    /// server has it: nobody shall be another here than there.
     pub fn of_certificate(certificate: &CertificateDer<'_>) -> Option<User> {
         let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
         let subject = parsed.subject();
-        let name = subject.iter_common_name().next()?.as_str().ok()?.to_string();
+        let name = subject.iter_common_name().last()?.as_str().ok()?.to_string();
         let groups = subject.iter_organization().filter_map(|each| each.as_str().ok()).map(str::to_string);
         let groups = groups.chain(["system:authenticated".to_string()]).collect();
         Some(User { name, groups, ..User::default() })
@@ -191,5 +192,17 @@ mod tests {
         assert_eq!(open.may(&user, access.clone()).await, Ok(false));
         let master = User { name: "admin".into(), groups: vec![MASTERS.into()], ..User::default() };
         assert_eq!(open.may(&master, access).await, Ok(true));
+    }
+
+    #[test]
+    fn of_several_names_the_last_counts() {
+        let mut parameters = rcgen::CertificateParams::default();
+        parameters.distinguished_name = rcgen::DistinguishedName::new();
+        parameters.distinguished_name.push(rcgen::DnType::CommonName, "system:kube-scheduler");
+        parameters.distinguished_name.push(rcgen::DnType::CustomDnType(vec![2, 5, 4, 3]), "jane");
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let certificate = parameters.self_signed(&key).expect("a certificate");
+        let user = User::of_certificate(certificate.der()).expect("a user");
+        assert_eq!(user.name, "jane");
     }
 }

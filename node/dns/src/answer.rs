@@ -2,7 +2,7 @@
 
 use hickory_proto::{
     op::{Edns, Message, MessageType, OpCode, Query, ResponseCode},
-    rr::{DNSClass, Name, Record},
+    rr::{DNSClass, Name, Record, RecordData},
 };
 
 use crate::zone::{Lookup, Zone};
@@ -128,11 +128,15 @@ pub fn udp_limit(packet: &[u8]) -> usize {
 pub fn complete(mut response: Message, upstream: Message) -> Message {
     response.metadata.response_code = upstream.metadata.response_code;
     response.metadata.authentic_data = upstream.metadata.authentic_data && response.answers.is_empty();
-    response.add_answers(upstream.answers);
-    response.add_authorities(upstream.authorities);
-    let additionals = upstream.additionals.into_iter();
-    response.add_additionals(additionals);
+    response.add_answers(upstream.answers.into_iter().filter(has_data));
+    response.add_authorities(upstream.authorities.into_iter().filter(has_data));
+    response.add_additionals(upstream.additionals.into_iter().filter(has_data));
     response
+}
+
+/// Only an update (RFC 2136) has records without data, and a client refuses an answer with one.
+fn has_data(record: &Record) -> bool {
+    !record.data.is_update()
 }
 
 /// The least time any record of an answer may be kept.
@@ -145,9 +149,54 @@ pub fn least_ttl(message: &Message) -> Option<u32> {
 /// client's own, so an honest server repeats it.
 pub fn is_answer_to(message: &Message, id: u16, name: &Name, question: &Query) -> bool {
     message.metadata.message_type == MessageType::Response
+        && message.metadata.op_code == OpCode::Query
         && message.metadata.id == id
         && message
             .queries
             .first()
             .is_some_and(|asked| asked.name() == name && asked.query_type() == question.query_type())
+}
+
+#[cfg(test)]
+mod tests {
+    use hickory_proto::rr::{RData, RecordType, rdata::A};
+
+    use super::*;
+
+    /// A response with one record of each type, each behind the root's name.
+    fn response(op_code: u8, records: &[(u16, &[u8])]) -> Vec<u8> {
+        let mut bytes = vec![0, 7, 0x80 | op_code << 3, 0, 0, 0, 0, records.len() as u8, 0, 0, 0, 0];
+        for (kind, data) in records {
+            bytes.push(0);
+            bytes.extend(
+                [kind.to_be_bytes(), [0, 1], [0, 0], [0, 9], (data.len() as u16).to_be_bytes()].concat(),
+            );
+            bytes.extend_from_slice(data);
+        }
+        bytes
+    }
+
+    #[test]
+    fn records_without_data_are_not_passed_on() {
+        let records: &[(u16, &[u8])] = &[(1, &[]), (1, &[10, 0, 0, 1])];
+        let update = Message::from_vec(&response(5, records)).expect("an update has such records");
+        assert_eq!(update.answers.len(), 2);
+        let begun = Message::new(1, MessageType::Response, OpCode::Query);
+        let bytes = encode(&complete(begun, update), 512).expect("bytes");
+        let passed_on = Message::from_vec(&bytes).expect("clients can read it");
+        let data: Vec<&RData> = passed_on.answers.iter().map(|record| &record.data).collect();
+        assert_eq!(data, [&RData::A(A([10, 0, 0, 1].into()))]);
+    }
+
+    #[test]
+    fn an_update_is_no_answer() {
+        let name = Name::from_ascii("a.example.").expect("a name");
+        let question = Query::query(name.clone(), RecordType::A);
+        for (op_code, expected) in [(0, true), (4, false), (5, false)] {
+            let mut message =
+                Message::from_vec(&response(op_code, &[(1, &[10, 0, 0, 1])])).expect("a message");
+            message.add_query(question.clone());
+            assert_eq!(is_answer_to(&message, 7, &name, &question), expected, "{op_code}");
+        }
+    }
 }

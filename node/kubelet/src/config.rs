@@ -80,6 +80,8 @@ pub struct Config {
     pub tls_private_key_file: Option<PathBuf>,
     pub client_ca_file: Option<PathBuf>,
     pub anonymous_auth: bool,
+    /// Whether the kubelet serves logs, exec, attach and port-forward.
+    pub enable_debugging_handlers: bool,
 
     pub max_pods: u32,
     pub pod_pids_limit: Option<i64>,
@@ -150,6 +152,7 @@ impl Config {
             tls_private_key_file: None,
             client_ca_file: None,
             anonymous_auth: false,
+            enable_debugging_handlers: true,
             max_pods: 110,
             pod_pids_limit: None,
             cgroup_driver: CgroupDriver::Cgroupfs,

@@ -82,6 +82,7 @@ struct File {
     tls_cert_file: Option<PathBuf>,
     tls_private_key_file: Option<PathBuf>,
     authentication: Option<Authentication>,
+    enable_debugging_handlers: Option<bool>,
     cluster_domain: Option<String>,
     #[serde(rename = "clusterDNS")]
     cluster_dns: Option<Vec<IpAddr>>,
@@ -259,6 +260,7 @@ settings! {
     static_pod_path,
     tls_cert_file,
     tls_private_key_file,
+    enable_debugging_handlers,
     cluster_domain,
     cluster_dns,
     resolv_conf,

@@ -13,9 +13,11 @@ pub mod rotate;
 
 use std::fs;
 use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use jiff::Timestamp;
+use nix::fcntl::OFlag;
 
 use crate::runtime::view::Container;
 
@@ -69,6 +71,17 @@ pub fn termination_message(record: &Container) -> String {
     }
 }
 
+/// A log as its runtime makes it: a file. A pod that mounts the host's logs can put a link in its place, which would have the
+/// kubelet read any file of the host for whoever may read the pod's logs, or one without an end.
+fn open(log: &Path) -> std::io::Result<fs::File> {
+    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+    let file = fs::OpenOptions::new().read(true).custom_flags(flags.bits()).open(log)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "the log is no file")),
+    }
+}
+
 fn read_start(file: &Path, limit: usize) -> Option<String> {
     let mut bytes = Vec::new();
     fs::File::open(file).ok()?.take(limit as u64).read_to_end(&mut bytes).ok()?;
@@ -77,7 +90,7 @@ fn read_start(file: &Path, limit: usize) -> Option<String> {
 
 fn last_lines(log: &Path) -> String {
     let tail = || -> std::io::Result<Vec<u8>> {
-        let mut file = fs::File::open(log)?;
+        let mut file = open(log)?;
         let length = file.metadata()?.len();
         // a few times over: each line carries its time
         file.seek(SeekFrom::Start(length.saturating_sub(MAX_LOG_MESSAGE * 4)))?;
@@ -144,5 +157,17 @@ mod tests {
         fs::write(&log, lines).expect("a file can be written");
         let text = last_lines(&log);
         assert!(text.ends_with("line 199\n") && text.lines().count() <= MAX_LOG_LINES);
+    }
+
+    #[test]
+    fn what_is_put_in_the_place_of_a_log_is_not_read() {
+        let directory = tempfile::tempdir().expect("a directory can be made");
+        let (log, secret) = (directory.path().join("0.log"), directory.path().join("secret"));
+        fs::write(&secret, "2026-11-15T10:30:00Z stdout F secret\n").expect("a file can be written");
+        std::os::unix::fs::symlink(&secret, &log).expect("a link can be made");
+        assert!(open(&log).is_err());
+        assert_eq!(last_lines(&log), "");
+        assert!(open(Path::new("/dev/zero")).is_err());
+        assert!(open(&secret).is_ok());
     }
 }

@@ -82,7 +82,8 @@ pub async fn authentication(
     }
     let tokens = Arc::new(Tokens::new(audiences, tokens));
     members.push(tokens.clone());
-    let union = Authentication::new(members, Some(Anonymous::on_health_and_version()));
+    let anonymous = config.anonymous_auth.then(Anonymous::on_health_and_version);
+    let union = Authentication::new(members, anonymous);
     Ok(Authenticators {
         union,
         tokens,

@@ -73,6 +73,8 @@ pub struct Limits {
     /// Connections that authenticated users hold open.
     pub connections: Arc<FairLimit>,
     pub request_timeout: Duration,
+    /// The longest life of a token of TokenRequest, where it has one.
+    pub token_life: Option<Duration>,
     /// A watch ends by itself after this time and up to as much again, so that clients spread out.
     pub min_watch: Duration,
 }
@@ -86,6 +88,7 @@ impl Default for Limits {
             long_running: long_running::limit(long_running::OF_USER),
             connections: long_running::limit(long_running::CONNECTIONS_OF_USER),
             request_timeout: Duration::from_secs(60),
+            token_life: None,
             min_watch: Duration::from_secs(1800),
         }
     }

@@ -55,6 +55,10 @@ pub struct Config {
     pub service_account_key_files: Vec<PathBuf>,
     /// Whether tokens in Secrets are invalid without the Secret and the account.
     pub service_account_lookup: bool,
+    /// Tokens of TokenRequest that are asked for longer than this are shortened to it.
+    pub service_account_max_token_expiration: Option<Duration>,
+    /// Whether requests without credentials may read health and version.
+    pub anonymous_auth: bool,
     /// Certificates that the flags name.
     pub given: GivenFiles,
     /// How often certificates and the host's address are checked.
@@ -107,6 +111,8 @@ impl Config {
             service_account_signing_key_file: None,
             service_account_key_files: Vec::new(),
             service_account_lookup: true,
+            service_account_max_token_expiration: None,
+            anonymous_auth: true,
             given: GivenFiles::default(),
             certificate_check: Duration::from_secs(10),
             enable_admission_plugins: Vec::new(),

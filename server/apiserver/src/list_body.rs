@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use ferry_api::{Kind, Object, Status, protobuf};
+use ferry_api::{Kind, Object, Status, protobuf, yaml};
 use ferry_registry::Resource;
 use ferry_registry::cache::Entry;
 use http::header::CONTENT_TYPE;
@@ -70,6 +70,25 @@ pub fn values(
             .map_err(|error| Status::internal(format!("an item cannot be written: {error}")))?;
         Ok(None)
     }
+}
+
+/// A YAML list: `list` is all of it but its items, which are in the field `field`.
+pub fn yaml(
+    list: &Map<String, Value>,
+    field: &str,
+    entries: Vec<Arc<Entry>>,
+    value_of: impl Fn(&Object) -> Value + Send + 'static,
+    (resource, kind): (Arc<Resource>, Arc<Kind>),
+    wanted: MediaType,
+) -> Result<Response, Status> {
+    let (before, behind) = yaml::around_items(list, field);
+    let before = format!("{before}{}\n", if entries.is_empty() { " []" } else { "" });
+    let write = move |chunk: &mut BytesMut, entry: &Entry| {
+        let value = value_of(&respond::parse(&resource.json_of(entry, &kind)?)?);
+        let item = value.as_object().ok_or_else(|| Status::internal("an item is no object"))?;
+        Ok(append(chunk, yaml::encode_item(item).into()))
+    };
+    respond(before.into(), entries, write, behind.into(), wanted)
 }
 
 /// A list of the items' protobuf, as the cache keeps it.

@@ -24,6 +24,7 @@ use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
+use crate::aggregation::proxy::{REDIRECTED, is_redirect};
 use crate::api::Api;
 use crate::body::{self, Body, ProxiedBody, Response};
 use crate::connection_options::ConnectionOptions;
@@ -464,7 +465,16 @@ async fn forward(
     let request = outgoing(target, &destination, framed)?;
     let mut response = sender.send_request(request).await.map_err(unreachable)?;
     if response.status() == http::StatusCode::SWITCHING_PROTOCOLS {
-        return Ok(switch_protocols(target, &mut response));
+        // Bytes that nobody agreed to would reach whatever stands between the client and this server.
+        let is_asked = target.request.headers.contains_key(UPGRADE) && !framed;
+        return match target.request.upgrade.lock().take().filter(|_| is_asked) {
+            Some(client) => Ok(switch_protocols(target, client, &mut response)),
+            None => Err(Status::new(502, "", "the backend upgraded a plain request")),
+        };
+    }
+    // Kubelets redirect nobody; pages of pods, services and nodes do, see [`redirection`].
+    if !is_proxied(target) && is_redirect(response.status(), response.headers()) {
+        return Err(Status::new(502, "", REDIRECTED));
     }
     let (parts, body) = response.into_parts();
     let stream = body::pieces_of(body);
@@ -532,11 +542,13 @@ fn outgoing(
 }
 
 /// Joins both connections, each of which now speaks something else.
-fn switch_protocols(target: Target<'_>, response: &mut http::Response<hyper::body::Incoming>) -> Response {
+fn switch_protocols(
+    target: Target<'_>,
+    client: hyper::upgrade::OnUpgrade,
+    response: &mut http::Response<hyper::body::Incoming>,
+) -> Response {
     let node = hyper::upgrade::on(&mut *response);
-    if let Some(client) = target.request.upgrade.lock().take() {
-        tokio::spawn(join(client, node, target.request.long_running.clone()));
-    }
+    tokio::spawn(join(client, node, target.request.long_running.clone()));
     let mut builder = http::Response::builder().status(101);
     for (name, value) in response.headers() {
         builder = builder.header(name, value);

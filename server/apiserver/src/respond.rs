@@ -1,6 +1,8 @@
 //! Responses: an object, a list or a Status, in the negotiated media type. If that is the JSON of the stored version, the
 //! response copies the cache's bytes without decoding them.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use ferry_api::{Kind, Object, Status, protobuf, yaml};
 use ferry_patch::PatchError;
@@ -11,7 +13,7 @@ use ferry_registry::conversion::Conversion;
 use ferry_registry::verbs::ResponseObject;
 use ferry_registry::verbs::list::Listed;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::body::{Body, Response};
 use crate::negotiate::{Encoding, JSON, MediaType, View};
@@ -217,6 +219,7 @@ pub async fn list(target: Target<'_>, listed: Listed, media_type: MediaType) -> 
         (Encoding::Protobuf, View::Whole) => {
             list_body::protobuf(resource, kind, entries, &metadata, media_type)
         }
+        (Encoding::Yaml, view) => yaml_list(target, view, entries, meta, media_type),
         // Rare media types are encoded as a whole.
         _ => {
             target.request.response_memory.take(entries.iter().map(|entry| entry.json.len()).sum())?;
@@ -226,6 +229,49 @@ pub async fn list(target: Target<'_>, listed: Listed, media_type: MediaType) -> 
             objects(target.request, kind, columns, parsed?, meta, media_type)
         }
     }
+}
+
+fn yaml_list(
+    target: Target<'_>,
+    view: View,
+    entries: Vec<Arc<Entry>>,
+    meta: Value,
+    media_type: MediaType,
+) -> Result<Response, Status> {
+    let (kind, of) = (target.kind, (target.resource.clone(), target.kind.clone()));
+    let mut list = Map::from_iter([("metadata".to_string(), meta)]);
+    let mut say = |kind: &str, api_version: &str| {
+        list.insert("kind".into(), kind.into());
+        list.insert("apiVersion".into(), api_version.into());
+    };
+    match view {
+        View::Whole => {
+            say(&kind.list_kind, &kind.api_version());
+            let is_custom = kind.generation.is_some();
+            let item = move |object: &Object| list_item(object.clone(), is_custom);
+            list_body::yaml(&list, "items", entries, item, of, media_type)
+        }
+        View::PartialMetadata => {
+            say("PartialObjectMetadataList", "meta.k8s.io/v1");
+            let item = |object: &Object| partial(object).into_value();
+            list_body::yaml(&list, "items", entries, item, of, media_type)
+        }
+        View::Table => {
+            say("Table", "meta.k8s.io/v1");
+            let rows = table::Rows::new(target)?;
+            list.insert("columnDefinitions".into(), rows.definitions().into());
+            list_body::yaml(&list, "rows", entries, move |object| rows.row(object), of, media_type)
+        }
+    }
+}
+
+/// Items of a built-in kind leave their type off, it is the list's.
+fn list_item(mut object: Object, is_custom: bool) -> Value {
+    if !is_custom {
+        object.0.remove("kind");
+        object.0.remove("apiVersion");
+    }
+    object.into_value()
 }
 
 fn list_meta(listed: &Listed, kind: &Kind, media_type: MediaType) -> Value {
@@ -264,7 +310,7 @@ pub fn made(
     }
 }
 
-/// Objects that were made for this answer, as a list. Items of a built-in kind leave their type off, it is the list's.
+/// Objects that were made for this answer, as a list.
 pub fn objects(
     request: &Request,
     kind: &Kind,
@@ -283,14 +329,7 @@ pub fn objects(
         }
         View::Whole => {
             let is_custom = kind.generation.is_some();
-            let item = |mut object: Object| {
-                if !is_custom {
-                    object.0.remove("kind");
-                    object.0.remove("apiVersion");
-                }
-                object.into_value()
-            };
-            let items: Vec<Value> = objects.into_iter().map(item).collect();
+            let items: Vec<Value> = objects.into_iter().map(|object| list_item(object, is_custom)).collect();
             json!({
                 "kind": kind.list_kind, "apiVersion": kind.api_version(), "metadata": meta, "items": items,
             })

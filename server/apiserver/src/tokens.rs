@@ -23,6 +23,7 @@ use crate::admission::admit_unstored;
 use crate::api::Api;
 use crate::body::Response;
 use crate::metrics::{self, KeptTokenUse};
+use crate::request::Request;
 use crate::verbs::Target;
 use crate::{respond, subresources};
 
@@ -226,6 +227,7 @@ impl Api {
         }
         let seconds = request.get(&["spec", "expirationSeconds"]).and_then(Value::as_i64).unwrap_or(3600);
         check_lifetime(seconds)?;
+        let seconds = self.shortened(seconds, target.request);
         let reference = BoundReference::find(self, &request, &info.namespace, &info.name)?;
         let issued = self
             .service_accounts
@@ -252,6 +254,21 @@ impl Api {
             json!({"token": issued.token, "expirationTimestamp": metadata::timestamp(expires as i64)});
         request.0.insert("status".into(), status);
         Ok(request)
+    }
+}
+
+impl Api {
+    fn shortened(&self, seconds: i64, request: &Request) -> i64 {
+        let longest = self.limits.token_life.and_then(|life| i64::try_from(life.as_secs()).ok());
+        match longest.filter(|longest| *longest > 0 && seconds > *longest) {
+            Some(longest) => {
+                request.warn([format!(
+                    "requested expiration of {seconds} seconds shortened to {longest} seconds"
+                )]);
+                longest
+            }
+            None => seconds,
+        }
     }
 }
 

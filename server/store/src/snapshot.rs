@@ -1,7 +1,7 @@
 //! Writes a snapshot of either engine to a file.
 
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use futures::StreamExt;
@@ -40,6 +40,16 @@ pub async fn save(store: &dyn Store, path: &Path) -> Result<u64> {
     Ok(bytes)
 }
 
+/// A new file that nobody else can read from its first moment on, however the directory is shared: a snapshot holds every
+/// secret of the cluster. What has its name already (a link, a file that somebody opened before) is taken away, not written to.
+pub fn create_private(path: &Path) -> std::io::Result<std::fs::File> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+}
+
 /// A file that is removed again unless it is finished.
 struct Partial {
     file: std::fs::File,
@@ -53,8 +63,7 @@ impl Partial {
         let mut name = path.as_os_str().to_owned();
         name.push(format!(".{}.part", std::process::id()));
         let partial = PathBuf::from(name);
-        let file = std::fs::File::create(&partial)?;
-        file.set_permissions(std::fs::Permissions::from_mode(0o600))?;
+        let file = create_private(&partial)?;
         Ok(Partial { file, partial, path: path.to_path_buf(), finished: false })
     }
 
@@ -78,4 +87,31 @@ async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
 ) -> std::io::Result<T> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(std::io::Error::other(error)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+    use super::*;
+
+    #[test]
+    fn what_others_put_in_the_place_of_a_snapshot_reads_nothing_of_it() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (place, elsewhere) = (directory.path().join("place"), directory.path().join("elsewhere"));
+        std::fs::write(&elsewhere, "").expect("a file");
+        symlink(&elsewhere, &place).expect("a link");
+        create_private(&place).expect("a file").write_all(b"secret").expect("written");
+        assert_eq!(std::fs::read(&elsewhere).expect("a file"), b"");
+
+        std::fs::write(&place, "").expect("a file");
+        std::fs::set_permissions(&place, std::fs::Permissions::from_mode(0o666)).expect("a mode");
+        let mut opened_before = std::fs::File::open(&place).expect("a file");
+        create_private(&place).expect("a file").write_all(b"secret").expect("written");
+        let mut seen = Vec::new();
+        opened_before.read_to_end(&mut seen).expect("read");
+        assert_eq!(seen, b"");
+        assert_eq!(std::fs::metadata(&place).expect("a file").mode() & 0o777, 0o600);
+    }
 }

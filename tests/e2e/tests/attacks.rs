@@ -7,6 +7,7 @@ use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use ferry_e2e::audited::AuditedServer;
 use ferry_e2e::webhook_server::{Reply, WebhookServer, configuration, patch};
+use ferry_testkit::TestServer;
 use ferry_testkit::outside::{Outside, read};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
@@ -452,4 +453,41 @@ async fn slow_clients_time_out_without_delaying_others() {
         assert!([0, 408].contains(&said.code), "{said:?}");
     }
     attacked.unheard(408).await;
+}
+
+#[tokio::test]
+async fn without_anonymous_auth_nobody_is_told_anything() {
+    for (anonymous_auth, code) in [(true, 200), (false, 401)] {
+        let server = TestServer::start_with(|config| config.anonymous_auth = anonymous_auth).await;
+        for path in ["/version", "/healthz", "/livez", "/readyz"] {
+            let said = server.outside(None).ask(&format!("GET {path}"), &[], "").await;
+            assert_eq!(said.code, code, "{path}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn tokens_live_no_longer_than_the_administrator_allows() {
+    let longest = std::time::Duration::from_secs(7200);
+    let server =
+        TestServer::start_with(|config| config.service_account_max_token_expiration = Some(longest)).await;
+    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "a"}});
+    server.post("/api/v1/namespaces/default/serviceaccounts", &account).await.expect(201);
+    let path = "/api/v1/namespaces/default/serviceaccounts/a/token";
+    for (asked, expected) in [(3600, 3600), (7200, 7200), (1_i64 << 32, 7200)] {
+        let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+            "spec": {"expirationSeconds": asked}});
+        let answer = server.post(path, &request).await;
+        let warning =
+            format!("299 - \"requested expiration of {asked} seconds shortened to {expected} seconds\"");
+        assert_eq!(answer.header("warning"), if asked > expected { warning.as_str() } else { "" });
+        let issued = answer.expect(201);
+        assert_eq!(issued["spec"]["expirationSeconds"], expected, "{asked}");
+        let token = issued["status"]["token"].as_str().expect("a token");
+        let claims = token.split('.').nth(1).expect("claims");
+        let claims = BASE64_URL_SAFE_NO_PAD.decode(claims).expect("base64");
+        let claims: Value = serde_json::from_slice(&claims).expect("JSON");
+        let life = claims["exp"].as_i64().expect("a time") - claims["iat"].as_i64().expect("a time");
+        assert_eq!(life, expected, "{asked}");
+    }
 }

@@ -12,7 +12,10 @@ use ferry_store::{
 use ferry_testkit::{Answer, TestServer, send};
 use http::Method;
 use kube::Client;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
@@ -167,6 +170,61 @@ async fn a_node_cannot_name_an_api_server_as_its_kubelet() {
     let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}});
     ask(&jane, Method::POST, secrets, "application/json", &map).await.expect(500);
     server.get("/api/v1/namespaces/default/configmaps/m").await.expect(404);
+}
+
+/// Whoever reads a log follows a redirect with the credentials of its own.
+#[tokio::test]
+async fn a_kubelet_redirects_nobody() {
+    let server = TestServer::start().await;
+    let names = ["127.0.0.1".to_string()].into();
+    let own = server.running().pki.serving_certificate(
+        "system:node:n",
+        &["system:nodes"],
+        &names,
+        std::time::SystemTime::now(),
+    );
+    let own = own.expect("a certificate");
+    let chain = CertificateDer::pem_slice_iter(own.certificate.as_bytes()).collect::<Result<Vec<_>, _>>();
+    let key = PrivateKeyDer::from_pem_slice(own.key.as_bytes()).expect("a key");
+    let tls = rustls::ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("known protocols")
+        .with_no_client_auth()
+        .with_single_cert(chain.expect("certificates"), key)
+        .expect("a pair");
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(tls));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let port = listener.local_addr().expect("it listens").port();
+    let kubelet = tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.expect("a connection");
+            let mut stream = acceptor.accept(stream).await.expect("a server that believes it");
+            let mut request = [0; 4096];
+            stream.read(&mut request).await.expect("a request");
+            let moved =
+                b"HTTP/1.1 302 Found\r\nlocation: https://elsewhere.example/\r\ncontent-length: 0\r\n\r\n";
+            stream.write_all(moved).await.expect("an answer");
+        }
+    });
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}});
+    server.post("/api/v1/nodes", &node).await.expect(201);
+    let status = json!({"status": {
+        "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
+    }});
+    server.patch("/api/v1/nodes/n/status", "merge", &status).await.expect(200);
+    let account = "/api/v1/namespaces/default/serviceaccounts";
+    let object = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}});
+    server.post(account, &object).await;
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"},
+        "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "i"}]}});
+    server.post(PODS, &pod).await.expect(201);
+    let answer = server.get(&format!("{PODS}/p/log")).await;
+    assert_eq!((answer.code, answer.header("location")), (502, ""));
+    // What is proxied is a page of its own, whose redirects are passed on.
+    let answer = server.get("/api/v1/nodes/n/proxy/x").await;
+    assert_eq!((answer.code, answer.header("location")), (302, "https://elsewhere.example/"));
+    kubelet.abort();
 }
 
 /// Each driver is asked about.

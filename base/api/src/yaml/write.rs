@@ -35,6 +35,33 @@ pub fn mapping_document(map: &Map<String, Value>) -> String {
     out.text
 }
 
+/// A list without its items, as what stands before and behind them; `items` is the field that they are in. Each is then
+/// written by [`item`].
+pub fn around_items(list: &Map<String, Value>, items: &str) -> (String, String) {
+    let (mut before, mut behind) = (Map::new(), Map::new());
+    for (key, value) in list.iter().filter(|(key, _)| *key != items) {
+        let part = if natural_order(key, items).is_lt() { &mut before } else { &mut behind };
+        part.insert(key.clone(), value.clone());
+    }
+    let text =
+        |part: &Map<String, Value>| if part.is_empty() { String::new() } else { mapping_document(part) };
+    (format!("{}{items}:", text(&before)), text(&behind))
+}
+
+/// An item of a list that stands in a field of a document.
+pub fn item(item: &Map<String, Value>) -> String {
+    let mut out = Writer::default();
+    out.text.push_str("- ");
+    match item.is_empty() {
+        true => {
+            out.text.push_str("{}");
+            out.newline();
+        }
+        false => out.mapping(item, 2),
+    }
+    out.text
+}
+
 #[derive(Default)]
 struct Writer {
     text: String,
@@ -58,9 +85,7 @@ impl Writer {
 
     /// Entries, one a line. The first stands where the line is already, the others at `indent`.
     fn mapping(&mut self, map: &Map<String, Value>, indent: usize) {
-        let mut entries: Vec<(&String, &Value)> = map.iter().collect();
-        entries.sort_by(|(a, _), (b, _)| natural_order(a, b));
-        for (position, (key, value)) in entries.into_iter().enumerate() {
+        for (position, (key, value)) in in_order(map).into_iter().enumerate() {
             if position > 0 {
                 self.indent(indent);
             }
@@ -312,6 +337,37 @@ fn is_printable(c: char) -> bool {
     matches!(c, '\n' | ' '..='~' | '\u{a0}'..='\u{d7ff}' | '\u{e000}'..='\u{fefe}' | '\u{ff00}'..='\u{fffd}')
 }
 
+/// The entries in upstream's order. That is no total order (`1b_` before `9.x` before `119` before `1b_`), at which the
+/// standard library's sorts may panic: keys are anybody's. A merge gives some order, and the one order where there is one.
+fn in_order(map: &Map<String, Value>) -> Vec<(&String, &Value)> {
+    let mut runs: Vec<Vec<(&String, &Value)>> = map.iter().map(|entry| vec![entry]).collect();
+    while runs.len() > 1 {
+        let mut pairs = std::mem::take(&mut runs).into_iter();
+        while let Some(first) = pairs.next() {
+            runs.push(match pairs.next() {
+                Some(second) => merged(first, second),
+                None => first,
+            });
+        }
+    }
+    runs.pop().unwrap_or_default()
+}
+
+fn merged<'m>(
+    first: Vec<(&'m String, &'m Value)>,
+    second: Vec<(&'m String, &'m Value)>,
+) -> Vec<(&'m String, &'m Value)> {
+    let mut merged = Vec::with_capacity(first.len() + second.len());
+    let (mut first, mut second) = (first.into_iter().peekable(), second.into_iter().peekable());
+    while let (Some(one), Some(other)) = (first.peek(), second.peek()) {
+        let next = if natural_order(other.0, one.0).is_lt() { second.next() } else { first.next() };
+        merged.extend(next);
+    }
+    merged.extend(first);
+    merged.extend(second);
+    merged
+}
+
 /// Letters after digits, and digits by the number they make: `a2` before `a10`.
 fn natural_order(a: &str, b: &str) -> Ordering {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
@@ -335,4 +391,52 @@ fn natural_order(a: &str, b: &str) -> Ordering {
         (value, length)
     };
     number(&a).cmp(&number(&b)).then(x.cmp(&y))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn keys_that_have_no_order_are_written_all_the_same() {
+        let signs: Vec<char> = "ab0129-._".chars().collect();
+        let mut map = Map::new();
+        for (one, other, third) in
+            signs.iter().flat_map(|a| signs.iter().flat_map(move |b| signs.iter().map(move |c| (a, b, c))))
+        {
+            map.insert(format!("{one}{other}{third}"), Value::Null);
+        }
+        let written = in_order(&map);
+        let mut keys: Vec<&String> = written.iter().map(|(key, _)| *key).collect();
+        keys.sort();
+        keys.dedup();
+        assert_eq!(keys.len(), 9 * 9 * 9);
+        let ordered: Map<String, Value> =
+            ["b", "a10", "a2", "a", "-", "1"].map(|key| (key.to_string(), Value::Null)).into_iter().collect();
+        let keys: Vec<&str> = in_order(&ordered).into_iter().map(|(key, _)| key.as_str()).collect();
+        assert_eq!(keys, ["-", "1", "a", "a2", "a10", "b"]);
+    }
+
+    #[test]
+    fn a_list_in_pieces_is_the_list() {
+        let check = |list: Value, field: &str| {
+            let map = list.as_object().expect("an object");
+            let (before, behind) = around_items(map, field);
+            let items = map[field].as_array().expect("items");
+            let mut pieces = before;
+            pieces.push_str(if items.is_empty() { " []\n" } else { "\n" });
+            pieces.extend(items.iter().map(|each| item(each.as_object().expect("an object"))));
+            pieces.push_str(&behind);
+            assert_eq!(pieces, document(&list));
+        };
+        let items = json!([{"metadata": {"name": "a", "labels": {"b": "c: d"}}, "data": {"x": "l\nm\n"}}, {}, {"a": []}]);
+        check(
+            json!({"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": "7"}, "items": items}),
+            "items",
+        );
+        check(json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": []}), "items");
+        check(json!({"columnDefinitions": [{"name": "Name"}], "kind": "Table", "rows": items}), "rows");
+    }
 }

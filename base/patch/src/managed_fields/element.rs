@@ -13,7 +13,7 @@ use std::cmp::Ordering;
 use std::fmt::Write;
 
 use ferry_api::{Shape, Types};
-use serde_json::{Map, Value};
+use serde_json::{Map, Number, Value};
 
 pub fn field(name: &str) -> String {
     let mut text = String::with_capacity(name.len() + 2);
@@ -176,14 +176,22 @@ fn compare_scalars(a: &Value, b: &Value) -> Ordering {
         _ => 3,
     };
     match (a, b) {
-        (Value::Number(a), Value::Number(b)) => match (a.as_i64(), b.as_i64()) {
-            (Some(a), Some(b)) => a.cmp(&b),
-            _ => a.as_f64().partial_cmp(&b.as_f64()).unwrap_or(Ordering::Equal),
-        },
+        (Value::Number(a), Value::Number(b)) => compare_numbers(a, b),
         (Value::String(a), Value::String(b)) => a.cmp(b),
         (Value::Bool(a), Value::Bool(b)) => a.cmp(b),
         _ => rank(a).cmp(&rank(b)),
     }
+}
+
+/// By what they are as floats, then integers before floats and by what they are: one order of all of them, at which no
+/// sort panics.
+fn compare_numbers(a: &Number, b: &Number) -> Ordering {
+    let float = |number: &Number| number.as_f64().unwrap_or(0.0);
+    let integer = |number: &Number| number.as_i64().map(i128::from).or(number.as_u64().map(i128::from));
+    float(a).total_cmp(&float(b)).then_with(|| match (integer(a), integer(b)) {
+        (Some(a), Some(b)) => a.cmp(&b),
+        (a, b) => b.is_some().cmp(&a.is_some()),
+    })
 }
 
 fn write_json(out: &mut String, value: &Value) {
@@ -271,6 +279,31 @@ mod tests {
         assert_eq!(describe(r#"k:{"port":80,"protocol":"TCP"}"#), r#"[port=80,protocol="TCP"]"#);
         assert_eq!(describe(r#"v:"x""#), r#"[="x"]"#);
         assert_eq!(describe("i:3"), "[3]");
+    }
+
+    #[test]
+    fn numbers_have_one_order() {
+        let texts = [
+            "-1",
+            "0",
+            "9007199254740992",
+            "9007199254740993",
+            "9007199254740992.0",
+            "18446744073709551615",
+            "1e300",
+        ];
+        let numbers: Vec<Value> =
+            texts.iter().map(|text| serde_json::from_str(text).expect("a number")).collect();
+        for a in &numbers {
+            for b in &numbers {
+                assert_eq!(compare_scalars(a, b), compare_scalars(b, a).reverse(), "{a} {b}");
+                for c in &numbers {
+                    let (ab, bc, ac) = (compare_scalars(a, b), compare_scalars(b, c), compare_scalars(a, c));
+                    assert!(ab != bc || ab == ac, "{a} {b} {c}");
+                    assert!(!ab.is_eq() || bc == ac, "{a} {b} {c}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -108,6 +108,12 @@ pub struct Flags {
     /// the objects that they are bound to
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub service_account_lookup: bool,
+    /// Maximum lifetime of a requested service account token, at least 1h; longer requests are shortened to it
+    #[arg(long, value_parser = token_life)]
+    pub service_account_max_token_expiration: Option<Duration>,
+    /// Let requests without credentials read health and version
+    #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub anonymous_auth: bool,
     /// Default audiences of service account tokens [default: the issuers]
     #[arg(long, value_delimiter = ',')]
     pub api_audiences: Vec<String>,
@@ -166,14 +172,17 @@ pub struct Alone {
 #[derive(Clone)]
 struct Upstream;
 
+/// Not `blocking-strict`: requests are served though their event could not be written.
+const AUDIT_MODES: &[&str] = &["batch", "blocking"];
+
 impl Table for Upstream {
     const ROWS: &'static [Row] = &[
         // What is always so here.
         Row::Only("allow-privileged", &["true"]),
+        Row::OnlySwitch("aggregator-reject-forwarding-redirect", "true"),
         Row::Only("etcd-prefix", &["/registry", "registry"]),
         Row::Only("storage-backend", &["etcd3"]),
         Row::Only("tls-min-version", &["VersionTLS10", "VersionTLS11", "VersionTLS12"]),
-        Row::Switch("anonymous-auth"),
         Row::Switch("profiling"),
         Row::Switch("contention-profiling"),
         Row::Switch("enable-aggregator-routing"),
@@ -181,7 +190,6 @@ impl Table for Upstream {
         Row::Switch("service-account-extend-token-expiration"),
         Row::Switch("permit-port-sharing"),
         Row::Switch("permit-address-sharing"),
-        Row::Switch("aggregator-reject-forwarding-redirect"),
         Row::Switch("disable-http2-serving"),
         Row::Switch("enable-logs-handler"),
         Row::Switch("shutdown-send-retry-after"),
@@ -208,17 +216,16 @@ impl Table for Upstream {
         Row::Value("lease-reuse-duration-seconds"),
         Row::Value("livez-grace-period"),
         Row::Value("min-request-timeout"),
-        Row::Value("service-account-max-token-expiration"),
         Row::Value("shutdown-delay-duration"),
         Row::Value("tls-cipher-suites"),
         Row::Value("tracing-config-file"),
         // How audit events are gathered before they are written.
-        Row::Value("audit-log-format"),
-        Row::Value("audit-log-mode"),
+        Row::Only("audit-log-format", &["json"]),
+        Row::Only("audit-log-mode", AUDIT_MODES),
         Row::Value("audit-log-batch-buffer-size"),
         Row::Value("audit-log-batch-max-size"),
         Row::Value("audit-log-batch-max-wait"),
-        Row::Value("audit-webhook-mode"),
+        Row::Only("audit-webhook-mode", AUDIT_MODES),
         Row::Value("audit-webhook-initial-backoff"),
         Row::Value("audit-webhook-batch-buffer-size"),
         Row::Value("audit-webhook-batch-max-size"),
@@ -367,6 +374,8 @@ fn config(flags: Flags) -> anyhow::Result<Config> {
         service_account_signing_key_file: flags.service_account_signing_key_file,
         service_account_key_files: flags.service_account_key_file,
         service_account_lookup: flags.service_account_lookup,
+        service_account_max_token_expiration: flags.service_account_max_token_expiration,
+        anonymous_auth: flags.anonymous_auth,
         api_audiences: flags.api_audiences,
         enable_admission_plugins: flags.enable_admission_plugins,
         disable_admission_plugins: flags.disable_admission_plugins,
@@ -382,6 +391,18 @@ fn config(flags: Flags) -> anyhow::Result<Config> {
         max_connections_of_user: flags.max_connections_per_user,
         ..defaults
     })
+}
+
+/// As upstream bounds it; zero is no limit of its own.
+fn token_life(text: &str) -> Result<Duration, String> {
+    let life = component::duration(text)?;
+    let range = Duration::from_secs(3600)..=Duration::from_secs(1 << 32);
+    match life.is_zero() || range.contains(&life) {
+        true => Ok(life),
+        false => {
+            Err("the service-account-max-token-expiration must be between 1 hour and 2^32 seconds".into())
+        }
+    }
 }
 
 fn storage_format(text: &str) -> Result<StorageFormat, String> {
@@ -411,4 +432,39 @@ fn port_range(text: &str) -> Result<std::ops::RangeInclusive<u16>, String> {
     let (first, last) = text.split_once('-').ok_or_else(bad)?;
     let (first, last): (u16, u16) = (first.parse().map_err(|_| bad())?, last.parse().map_err(|_| bad())?);
     if first == 0 || first > last { Err(bad()) } else { Ok(first..=last) }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Program {
+        #[command(flatten)]
+        alone: super::Alone,
+    }
+
+    /// A flag that makes a server stricter has that effect, or is refused: what is silently ignored leaves it open.
+    #[test]
+    fn what_makes_a_server_stricter_is_not_ignored() {
+        let read = |flag: &str| Program::try_parse_from(["apiserver", flag]).map(|read| read.alone.flags);
+        assert!(read("--anonymous-auth=false").is_ok_and(|flags| !flags.anonymous_auth));
+        assert!(read("--anonymous-auth").is_ok_and(|flags| flags.anonymous_auth));
+        let life = |text: &str| {
+            let flags = read(&format!("--service-account-max-token-expiration={text}"));
+            flags.ok().and_then(|flags| flags.service_account_max_token_expiration).map(|life| life.as_secs())
+        };
+        assert_eq!((life("24h"), life("0s"), life("10m")), (Some(86_400), Some(0), None));
+        for (flag, is_taken) in [
+            ("--audit-log-mode=blocking", true),
+            ("--audit-log-mode=blocking-strict", false),
+            ("--audit-webhook-mode=blocking-strict", false),
+            ("--audit-log-format=legacy", false),
+            ("--aggregator-reject-forwarding-redirect", true),
+            ("--aggregator-reject-forwarding-redirect=true", true),
+            ("--aggregator-reject-forwarding-redirect=false", false),
+        ] {
+            assert_eq!(read(flag).is_ok(), is_taken, "{flag}");
+        }
+    }
 }

@@ -37,6 +37,7 @@ const SETTINGS: &[Setting] = &[
     Setting("container-runtime-endpoint", "containerRuntimeEndpoint", Text),
     Setting("cpu-cfs-quota", "cpuCFSQuota", Switch),
     Setting("cpu-manager-policy", "cpuManagerPolicy", Text),
+    Setting("enable-debugging-handlers", "enableDebuggingHandlers", Switch),
     Setting("eviction-hard", "evictionHard", Pairs('<')),
     Setting("eviction-max-pod-grace-period", "evictionMaxPodGracePeriod", Number),
     Setting("eviction-minimum-reclaim", "evictionMinimumReclaim", Pairs('=')),

@@ -19,6 +19,8 @@ pub enum Row {
     Value(&'static str),
     /// `--name=value` with one of these values; any other value would have an effect and is refused.
     Only(&'static str, &'static [&'static str]),
+    /// `--name` or `--name=value` with this value; the other would have an effect and is refused.
+    OnlySwitch(&'static str, &'static str),
 }
 
 /// The flags of one program.
@@ -91,7 +93,7 @@ impl<T> NoEffect<T> {
 
 impl Row {
     fn name(&self) -> &'static str {
-        let (Row::Switch(name) | Row::Value(name) | Row::Only(name, _)) = self;
+        let (Row::Switch(name) | Row::Value(name) | Row::Only(name, _) | Row::OnlySwitch(name, _)) = self;
         name
     }
 
@@ -104,6 +106,11 @@ impl Row {
                 .require_equals(true)
                 .default_missing_value("true")
                 .value_parser(clap::value_parser!(bool)),
+            Row::OnlySwitch(_, value) => argument
+                .num_args(0..=1)
+                .require_equals(true)
+                .default_missing_value("true")
+                .value_parser(clap::builder::PossibleValuesParser::new([*value])),
             Row::Value(_) => argument.num_args(1).allow_hyphen_values(true),
             Row::Only(_, values) => {
                 argument.num_args(1).value_parser(clap::builder::PossibleValuesParser::new(*values))

@@ -78,14 +78,8 @@ async fn from_server(data_dir: &Path, file: &Path) -> anyhow::Result<u64> {
     let mut body = client.request_stream(request).await.context("ask the running server")?.compat();
     // Under its own name only when it is whole; it holds every secret of the cluster.
     let partial = file.with_extension("partial");
-    let mut out = tokio::fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&partial)
-        .await
-        .with_context(|| format!("write {}", partial.display()))?;
+    let out = snapshot::create_private(&partial).with_context(|| format!("write {}", partial.display()))?;
+    let mut out = tokio::fs::File::from_std(out);
     let mut bytes = 0;
     let mut chunk = vec![0; 64 * 1024];
     loop {

@@ -85,7 +85,7 @@ struct Rollout {
 
 impl Rollout {
     fn next_revision(&self) -> i64 {
-        self.old.iter().filter_map(sets::revision).max().unwrap_or(0) + 1
+        self.old.iter().filter_map(sets::revision).max().unwrap_or(0).saturating_add(1)
     }
 
     /// Keeps an existing new set's annotations in line, and the Deployment's revision.
@@ -111,7 +111,7 @@ impl Rollout {
     }
 
     fn total(&self) -> i32 {
-        self.old.iter().chain(&self.new).map(replicas).sum()
+        self.old.iter().chain(&self.new).map(replicas).fold(0, i32::saturating_add)
     }
 
     /// Changes a set's size; with `note`, also when only what is noted on it is outdated.
@@ -196,7 +196,7 @@ impl Rollout {
     }
 
     fn scale_in_proportion(&mut self, wanted: i32) {
-        let allowed = if wanted > 0 { wanted + bounds(&self.deployment).0 } else { 0 };
+        let allowed = if wanted > 0 { wanted.saturating_add(bounds(&self.deployment).0) } else { 0 };
         let to_add = allowed - self.total();
         let olds = (0..self.old.len()).map(SetRef::Old);
         let mut active: Vec<SetRef> = olds.chain(self.new.as_ref().map(|_| SetRef::New)).collect();
@@ -276,8 +276,13 @@ impl Rollout {
             self.resize(SetRef::Old(index), size, false);
         }
         // After the unhealthy went, an old set may claim more available pods than it has room for.
-        let healthy: i32 =
-            self.old.iter().chain(&self.new).filter(|set| replicas(set) > 0).map(available).sum();
+        let healthy: i32 = self
+            .old
+            .iter()
+            .chain(&self.new)
+            .filter(|set| replicas(set) > 0)
+            .map(available)
+            .fold(0, i32::saturating_add);
         let mut may_go = healthy - min_available;
         for index in 0..self.old.len() {
             let size = replicas(&self.old[index]);

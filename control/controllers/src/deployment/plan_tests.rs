@@ -257,3 +257,20 @@ fn a_second_plan_over_the_result_changes_nothing() {
     assert!(twice.actions.is_empty());
     assert_eq!(twice.deployment, once.deployment);
 }
+
+#[test]
+fn the_largest_numbers_are_numbers_of_pods() {
+    for surge in [IntOrString::Int(i32::MAX), IntOrString::String("9223372036854775807%".into())] {
+        let mut deployment = deployment(i32::MAX, "c");
+        bounds_of(&mut deployment, surge, IntOrString::String("100%".into()));
+        let revision = |set: &mut ReplicaSet| {
+            set.annotations_mut().insert(sets::REVISION.into(), i64::MAX.to_string());
+        };
+        let mut olds = [set(&deployment, "a", i32::MAX, 0, 1), set(&deployment, "b", i32::MAX, i32::MAX, 2)];
+        olds.iter_mut().for_each(revision);
+        assert!(!run(&deployment, olds.to_vec()).actions.is_empty());
+        let mut fewer = deployment.clone();
+        fewer.spec.get_or_insert_default().replicas = Some(i32::MAX - 1);
+        run(&fewer, olds.to_vec());
+    }
+}

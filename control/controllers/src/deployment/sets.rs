@@ -48,7 +48,8 @@ pub fn bounds(deployment: &Deployment) -> (i32, i32) {
     }
     let rolling = strategy.rolling_update.clone().unwrap_or_default();
     let wanted = desired(deployment);
-    let surge = share(rolling.max_surge.as_ref(), wanted, true);
+    // Both are a user's: their sum is a number of pods all the same.
+    let surge = share(rolling.max_surge.as_ref(), wanted, true).clamp(0, i32::MAX - wanted.max(0));
     let unavailable = share(rolling.max_unavailable.as_ref(), wanted, false);
     // Percentages of a small number may both come to nothing, and then nothing could move.
     let unavailable = if surge == 0 && unavailable == 0 { 1 } else { unavailable };
@@ -62,7 +63,7 @@ pub fn share(value: Option<&IntOrString>, whole: i32, round_up: bool) -> i32 {
         Some(IntOrString::Int(number)) => *number,
         Some(IntOrString::String(text)) => {
             let percent = text.strip_suffix('%').and_then(|digits| digits.parse::<i64>().ok()).unwrap_or(0);
-            let exact = percent * i64::from(whole);
+            let exact = percent.saturating_mul(i64::from(whole));
             let rounded = if round_up {
                 exact.div_euclid(100) + i64::from(exact % 100 != 0)
             } else {

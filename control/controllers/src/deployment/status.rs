@@ -119,7 +119,8 @@ pub fn note_created(deployment: &mut Deployment, set: &ReplicaSet, now: Timestam
 
 /// The counts, and whether enough pods are available.
 pub fn count(deployment: &mut Deployment, new: Option<&ReplicaSet>, old: &[ReplicaSet], now: Timestamp) {
-    let sum = |of: fn(&ReplicaSet) -> i32| -> i32 { old.iter().chain(new).map(of).sum() };
+    let sum =
+        |of: fn(&ReplicaSet) -> i32| -> i32 { old.iter().chain(new).map(of).fold(0, i32::saturating_add) };
     let actual = |set: &ReplicaSet| set.status.as_ref().map_or(0, |status| status.replicas);
     let available_count = sum(available);
     let wanted = desired(deployment);
@@ -234,7 +235,7 @@ fn until_deadline(
     }
     let left = deadline?.saturating_sub(age(current, now)?);
     // A second more: times in objects have no fractions.
-    Some(left + Duration::from_secs(1))
+    Some(left.saturating_add(Duration::from_secs(1)))
 }
 
 /// Why a set cannot make its pods is what users look for on the Deployment.

@@ -180,15 +180,16 @@ impl Request {
         self.name.split('/').next().unwrap_or(&self.name)
     }
 
-    /// Whether every selector selects the device. An error is one of the claim or its class, on whatever node.
-    pub fn selects(&self, slice: &SliceInfo, info: &DeviceInfo) -> Result<bool, String> {
+    /// Whether every selector selects the device; what they cost is taken off `left`. An error is one of the claim or its
+    /// class, on whatever node.
+    pub fn selects(&self, slice: &SliceInfo, info: &DeviceInfo, left: &mut i64) -> Result<bool, String> {
         if self.selectors.is_empty() {
             return Ok(true);
         }
         let seen = view(slice, info);
         for Selector { of, program } in &self.selectors {
             let program = program.as_ref().map_err(|why| format!("{of}: CEL compile error: {why}"))?;
-            let selected = device::selects(program, &seen);
+            let selected = device::selects(program, &seen, left);
             if !selected.map_err(|why| format!("{of}: CEL runtime error: {why}"))? {
                 return Ok(false);
             }

@@ -8,6 +8,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use ferry_cel::device::SELECTOR_BUDGET;
+
 use super::capacity::{self, Amounts};
 use super::constraint::{Constraint, Names};
 use super::demand::{Count, Demand, Request};
@@ -19,6 +21,10 @@ use super::{MAX_RESULTS, Node};
 /// How many devices are tried before a node is given up: claims with many alternatives have more combinations than
 /// anybody can wait for.
 const MAX_STEPS: usize = 200_000;
+/// What all selectors may cost before a node is given up: five seconds, about. Whoever may create claims writes them.
+const MAX_COST: i64 = 50 * SELECTOR_BUDGET;
+/// How many devices and claims are chosen one on top of the other: each takes some of the stack.
+const MAX_DEPTH: usize = 1_024;
 
 /// A device that a request gets.
 #[derive(Clone)]
@@ -73,6 +79,8 @@ pub fn search(
         consumed: vec![BTreeMap::new(); pools.len()],
         choices: vec![Vec::new(); demands.len()],
         steps: 0,
+        cost_left: MAX_COST,
+        depth: 0,
     };
     search.check()?;
     match search.next(At::default(), false, Position::default()) {
@@ -128,6 +136,8 @@ struct Search<'s> {
     consumed: Vec<BTreeMap<String, Counters>>,
     choices: Vec<Vec<Choice>>,
     steps: usize,
+    cost_left: i64,
+    depth: usize,
 }
 
 /// A place as a key.
@@ -203,6 +213,16 @@ impl<'s> Search<'s> {
 
     /// Looks for the device at `at` and all that come after it. `chosen` says that the alternative of the request is settled.
     fn next(&mut self, at: At, chosen: bool, start: Position) -> Result<bool, Stop> {
+        if self.depth == MAX_DEPTH {
+            return Err(Stop::Failed(Failure::TooManySteps));
+        }
+        self.depth += 1;
+        let found = self.next_within(at, chosen, start);
+        self.depth -= 1;
+        found
+    }
+
+    fn next_within(&mut self, at: At, chosen: bool, start: Position) -> Result<bool, Stop> {
         let demands = self.demands;
         let Some(demand) = demands.get(at.claim) else { return Ok(true) };
         let Some(wanted) = demand.requests.get(at.request) else {
@@ -317,7 +337,11 @@ impl<'s> Search<'s> {
             return Ok(*selected);
         }
         let (slice, info) = self.device(place);
-        let mut selected = request.selects(slice, info).map_err(Failure::Claim)?;
+        let selects = request.selects(slice, info, &mut self.cost_left);
+        if self.cost_left < 0 {
+            return Err(Failure::TooManySteps);
+        }
+        let mut selected = selects.map_err(Failure::Claim)?;
         if selected && slice.spec().per_device_node_selection == Some(true) {
             let device = slice.device(info);
             let (name, all) = (device.node_name.as_deref(), device.all_nodes);

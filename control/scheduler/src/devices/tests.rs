@@ -404,3 +404,35 @@ fn a_search_that_leads_nowhere_ends() {
     }));
     World::default().on("a", devices).check(&[claim], "a", "timed out trying to allocate devices");
 }
+
+/// No stack is as deep as there are claims.
+#[test]
+fn claims_without_end_are_given_up() {
+    let world = World::default().on("a", json!([{"name": "gpu-0"}]));
+    let empty =
+        |number: usize| json!({"metadata": {"name": format!("c{number}"), "namespace": "n"}, "spec": {}});
+    let claims: Vec<Value> = (0..100_000).map(empty).collect();
+    world.check(&claims, "a", "timed out trying to allocate devices");
+    assert!(world.allocate(&claims[..500], "a").is_ok_and(|found| found.is_some()));
+}
+
+/// What selectors cost is counted over all devices, not for each alone.
+#[test]
+fn selectors_pay_for_every_device() {
+    let world = World::default().on("a", json!([{"name": "gpu-0"}]));
+    let expression = "[1, 2, 3, 4, 5].all(a, [1, 2, 3, 4, 5].all(b, a + b > 1))";
+    let claim: ResourceClaim =
+        read(json!({"metadata": {"name": "claim", "namespace": "n"}, "spec": {"devices": {
+        "requests": [{"name": "r", "exactly": {"deviceClassName": "gpu", "selectors": [
+            {"cel": {"expression": expression}}]}}]}}}));
+    let gpu: Arc<DeviceClass> = Arc::new(read(json!({"metadata": {"name": "gpu"}, "spec": {}})));
+    let demand = Demand::new(&Arc::new(claim), &|_: &str| Some(gpu.clone())).expect("a demand");
+    let slice = SliceInfo::new(read::<ResourceSlice>(world.slices[0].clone()));
+    let request = &demand.requests[0].alternatives[0];
+    let mut left = 1_000_000;
+    assert_eq!(request.selects(&slice, &slice.devices[0], &mut left), Ok(true));
+    let cost = 1_000_000 - left;
+    assert!(cost >= 25, "{cost}");
+    assert_eq!(request.selects(&slice, &slice.devices[0], &mut left), Ok(true));
+    assert_eq!(1_000_000 - left, 2 * cost);
+}

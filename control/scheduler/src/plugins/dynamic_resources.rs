@@ -2,6 +2,7 @@
 //! them ([`crate::devices`]); the same for its extended resources that DeviceClasses stand for ([`super::extended_resources`]).
 //! What was chosen is written into the claims before the pod is bound.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -196,9 +197,10 @@ pub fn names_of(pod: &PodInfo) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The pod's claims, or why it has to wait for one.
+/// The pod's claims, each once whatever names it goes by, or why it has to wait for one.
 fn claims(pod: &PodInfo, cluster: &dyn Cluster) -> Result<Vec<Arc<ResourceClaim>>, String> {
     let mut found = Vec::new();
+    let mut seen = HashSet::new();
     for used in &pod.resource_claims {
         let (name, is_generated) = match used {
             ResourceClaimUse::Named(name) => (name, false),
@@ -208,6 +210,9 @@ fn claims(pod: &PodInfo, cluster: &dyn Cluster) -> Result<Vec<Arc<ResourceClaim>
                 return Err(format!("pod \"{}\": ResourceClaim not created yet", pod.key));
             }
         };
+        if !seen.insert(name.as_str()) {
+            continue;
+        }
         let Some(claim) = cluster.resource_claim(&pod.key.namespace, name) else {
             return Err(format!("resourceclaim.resource.k8s.io \"{name}\" not found"));
         };

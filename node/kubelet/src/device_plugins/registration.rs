@@ -75,7 +75,8 @@ impl Registration for Service {
             return refused(&mut span, problem);
         }
         metrics::plugin_registered(resource);
-        let socket = self.plugins.directory.join(&request.endpoint);
+        // Below the directory, also where it begins with a slash.
+        let socket = self.plugins.directory.join(request.endpoint.trim_start_matches('/'));
         let socket = socket.display().to_string();
         match span.in_scope(self.plugins.register(resource, &socket, &self.stop)).await {
             Ok(()) => Ok(Response::new(Empty {})),

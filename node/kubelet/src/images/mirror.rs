@@ -10,6 +10,7 @@
 //! the user's (containerd looks into one directory a registry, and at its
 //! `_default` only where there is none), and the node's client key in a file.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -23,7 +24,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
 use super::containerd::{self, Content, Lease, Source, Target};
-use super::oci::{Reference, architecture, digest};
+use super::oci::{MAX_LEVELS, Reference, architecture, digest, is_digest};
 
 /// Where a server has its registry.
 pub const PATH: &str = "/ferry/v1/images";
@@ -83,7 +84,7 @@ impl Mirror {
         let lease = self.containerd.lease().await?;
         let target = manifest.target.clone();
         let brought = async {
-            self.copy(&reference, manifest, &lease).await?;
+            self.copy(&reference, manifest, &lease, MAX_LEVELS, &mut BTreeSet::new()).await?;
             Ok(self.containerd.name(name, target, Source::Server, &lease).await?)
         };
         let brought = span.in_scope(brought).await;
@@ -91,15 +92,27 @@ impl Mirror {
         brought.map(|()| true)
     }
 
-    /// Children before parents: a blob is kept for the sake of the one that names it.
-    async fn copy(&self, reference: &Reference<'_>, manifest: Manifest, lease: &Lease) -> Result<(), Error> {
+    /// Children before parents: a blob is kept for the sake of the one that names it. Archives that users load make up the
+    /// indexes: each manifest is copied once, however many name it, and only so many levels of them.
+    async fn copy(
+        &self,
+        reference: &Reference<'_>,
+        manifest: Manifest,
+        lease: &Lease,
+        levels: usize,
+        copied: &mut BTreeSet<String>,
+    ) -> Result<(), Error> {
         let unclear = |what: &str| Error::Unclear { what: what.to_string() };
         let document: Value = serde_json::from_slice(&manifest.data).map_err(|_| unclear("manifest"))?;
         let mut children = Vec::new();
-        for digest in of_this_machine(&document) {
-            let child = self.manifest(reference, digest).await?;
-            let child = child.ok_or_else(|| unclear("index"))?;
-            Box::pin(self.copy(reference, child, lease)).await?;
+        let below = of_this_machine(&document).ok_or_else(|| unclear("index"))?;
+        let levels = levels.checked_sub(1).ok_or_else(|| unclear("index"))?;
+        for digest in below {
+            if copied.insert(digest.to_string()) {
+                let child = self.manifest(reference, digest).await?;
+                let child = child.ok_or_else(|| unclear("index"))?;
+                Box::pin(self.copy(reference, child, lease, levels, copied)).await?;
+            }
             children.push(digest.to_string());
         }
         let layers = document["layers"].as_array().into_iter().flatten();
@@ -108,6 +121,9 @@ impl Mirror {
             else {
                 return Err(unclear("manifest"));
             };
+            if !is_digest(digest) {
+                return Err(unclear("manifest"));
+            }
             if self.containerd.size(digest).await?.is_none() {
                 self.blob(reference, digest, size, lease).await?;
             }
@@ -155,7 +171,7 @@ impl Mirror {
         let data = http_body_util::Limited::new(body, MAX_MANIFEST);
         let data = data.collect().await.map_err(|_| unclear())?.to_bytes();
         let own = digest(&data);
-        if super::oci::is_digest(version) && own != version {
+        if is_digest(version) && own != version {
             return Err(unclear());
         }
         Ok(Some(Manifest { target: Target { media_type, digest: own, size: data.len() as u64 }, data }))
@@ -179,14 +195,16 @@ impl Mirror {
     }
 }
 
-/// Of an index, what can run here.
-fn of_this_machine(index: &Value) -> Vec<&str> {
+/// Of an index, what can run here. `None` where something is named by anything but its content: a tag could lead back to the
+/// index itself.
+fn of_this_machine(index: &Value) -> Option<Vec<&str>> {
     let manifests = index["manifests"].as_array().into_iter().flatten();
     let runs_here = |descriptor: &&Value| match descriptor.get("platform") {
         None => true,
         Some(platform) => platform["os"] == "linux" && platform["architecture"] == architecture(),
     };
-    manifests.filter(runs_here).filter_map(|descriptor| descriptor["digest"].as_str()).collect()
+    let digests = manifests.filter(runs_here).map(|descriptor| descriptor["digest"].as_str());
+    digests.map(|digest| digest.filter(|digest| is_digest(digest))).collect()
 }
 
 #[cfg(test)]
@@ -196,13 +214,21 @@ mod tests {
 
     #[test]
     fn of_an_index_only_this_machines_manifests_are_brought() {
+        let [a, b, c, d] = ["a", "b", "c", "d"].map(|data| digest(data.as_bytes()));
         let index = json!({"manifests": [
-            {"digest": "a", "platform": {"os": "linux", "architecture": architecture()}},
-            {"digest": "b", "platform": {"os": "linux", "architecture": "mips"}},
-            {"digest": "c", "platform": {"os": "unknown", "architecture": "unknown"}},
-            {"digest": "d"},
+            {"digest": a, "platform": {"os": "linux", "architecture": architecture()}},
+            {"digest": b, "platform": {"os": "linux", "architecture": "mips"}},
+            {"digest": c, "platform": {"os": "unknown", "architecture": "unknown"}},
+            {"digest": d},
         ]});
-        assert_eq!(of_this_machine(&index), ["a", "d"]);
-        assert!(of_this_machine(&json!({"layers": []})).is_empty());
+        assert_eq!(of_this_machine(&index), Some(vec![a.as_str(), &d]));
+        assert_eq!(of_this_machine(&json!({"layers": []})), Some(Vec::new()));
+    }
+
+    #[test]
+    fn an_index_that_names_a_tag_is_not_followed() {
+        for index in [json!({"digest": "latest"}), json!({}), json!({"digest": "sha256:../../x"})] {
+            assert_eq!(of_this_machine(&json!({"manifests": [index]})), None);
+        }
     }
 }

@@ -12,7 +12,7 @@ const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
 const LAYER_GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 /// An index may name indexes. Real ones name manifests, which name layers.
-const MAX_LEVELS: usize = 8;
+pub(super) const MAX_LEVELS: usize = 8;
 /// Annotations that name an image inside an OCI layout.
 const NAMES: [&str; 2] = ["io.containerd.image.name", "org.opencontainers.image.ref.name"];
 

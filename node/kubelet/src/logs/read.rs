@@ -146,7 +146,7 @@ struct Follower {
 
 impl Follower {
     fn open(path: PathBuf, options: &Options) -> io::Result<Self> {
-        let mut file = File::open(&path)?;
+        let mut file = super::open(&path)?;
         let start = match options.tail_lines {
             Some(lines) => tail_start(&mut file, lines)?,
             None => 0,
@@ -181,7 +181,7 @@ impl Follower {
         let open = self.file.get_ref().metadata()?;
         match std::fs::metadata(&self.path) {
             Ok(named) if named.ino() != open.ino() || named.dev() != open.dev() => {
-                self.file = BufReader::new(File::open(&self.path)?);
+                self.file = BufReader::new(super::open(&self.path)?);
                 self.partial.clear();
                 Ok(true)
             }

@@ -77,8 +77,13 @@ fn compress(path: &Path) -> io::Result<()> {
     target.push(".gz");
     let target = PathBuf::from(target);
     let unfinished = target.with_extension("gz.tmp");
-    let mut encoder = GzEncoder::new(fs::File::create(&unfinished)?, Compression::default());
-    io::copy(&mut fs::File::open(path)?, &mut encoder)?;
+    let mut log = super::open(path)?;
+    match fs::remove_file(&unfinished) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut encoder = GzEncoder::new(fs::File::create_new(&unfinished)?, Compression::default());
+    io::copy(&mut log, &mut encoder)?;
     encoder.finish()?;
     fs::rename(unfinished, target)?;
     fs::remove_file(path)

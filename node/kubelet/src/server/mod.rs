@@ -117,6 +117,9 @@ impl Server {
             .map(|part| percent_encoding::percent_decode_str(part).decode_utf8_lossy().into_owned())
             .collect();
         let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+        if !self.context.config.enable_debugging_handlers && is_debugging(&parts) {
+            return text(StatusCode::METHOD_NOT_ALLOWED, "Debug endpoints are disabled.");
+        }
         match parts.as_slice() {
             ["healthz"] => {
                 let is_verbose = query(request.uri()).iter().any(|(key, _)| key == "verbose");
@@ -172,6 +175,13 @@ impl Server {
     }
 }
 
+/// What `enableDebuggingHandlers: false` turns off.
+fn is_debugging(parts: &[&str]) -> bool {
+    const ROOTS: [&str; 8] =
+        ["run", "exec", "attach", "portForward", "containerLogs", "runningpods", "logs", "debug"];
+    parts.first().is_some_and(|root| ROOTS.contains(root))
+}
+
 fn json(value: &serde_json::Value) -> Response<Body> {
     respond(StatusCode::OK, "application/json", value.to_string().into())
 }
@@ -186,4 +196,26 @@ fn query(uri: &http::Uri) -> Vec<(String, String)> {
         .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
         .map(|(key, value)| (decode(key), decode(value)))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debugging_is_what_reads_and_enters_containers() {
+        for path in [
+            "exec/ns/p/c",
+            "attach/ns/p/c",
+            "containerLogs/ns/p/c",
+            "portForward/ns/p",
+            "runningpods",
+            "logs",
+        ] {
+            assert!(is_debugging(&path.split('/').collect::<Vec<_>>()), "{path}");
+        }
+        for path in ["", "healthz", "pods", "metrics/cadvisor", "stats/summary", "configz"] {
+            assert!(!is_debugging(&path.split('/').collect::<Vec<_>>()), "{path}");
+        }
+    }
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use bytes::Bytes;
 use ferry_auth::User;
-use http::header::{CONNECTION, HOST, HeaderMap, HeaderName, HeaderValue, UPGRADE};
+use http::header::{CONNECTION, HOST, HeaderMap, HeaderName, HeaderValue, LOCATION, UPGRADE};
 use http::{Method, StatusCode, Version};
 use http_body_util::BodyExt;
 
@@ -122,6 +122,9 @@ fn answer(
         }
         return respond::finish(builder, Body::Empty);
     }
+    if is_redirect(response.status(), response.headers()) {
+        return plain(502, REDIRECTED);
+    }
     let (parts, body) = response.into_parts();
     if let Some(headers) = builder.headers_mut() {
         copy_headers(&parts.headers, headers);
@@ -130,6 +133,13 @@ fn answer(
         }
     }
     respond::finish(builder, Body::passed_on(body::pieces_of(body)).hold(long_running))
+}
+
+pub(crate) const REDIRECTED: &str = "the backend attempted to redirect this request, which is not permitted";
+
+/// Clients follow a redirect with their credentials, which would lead wherever the backend wants them (CVE-2022-3172).
+pub(crate) fn is_redirect(status: StatusCode, headers: &HeaderMap) -> bool {
+    status.is_redirection() && headers.contains_key(LOCATION)
 }
 
 fn plain(code: u16, text: &str) -> Response {

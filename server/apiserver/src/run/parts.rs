@@ -115,6 +115,7 @@ fn service_accounts(
 fn limits(config: &Config) -> Limits {
     Limits {
         request_timeout: config.request_timeout,
+        token_life: config.service_account_max_token_expiration,
         long_running: long_running::limit(config.max_long_running_of_user),
         connections: long_running::limit(config.max_connections_of_user),
         ..Limits::default()

@@ -181,6 +181,10 @@ async fn answer(state: Arc<State>, mut request: Request<Incoming>) -> Result<Res
                 Response::builder().status(101).header("connection", "Upgrade").header("upgrade", "words");
             response.body(Full::default().boxed_unsync()).expect("a well-formed answer")
         }
+        (path, Some(_)) if path.ends_with("/moved") => {
+            let response = Response::builder().status(302).header("location", "https://elsewhere.example/");
+            response.body(Full::default().boxed_unsync()).expect("a well-formed answer")
+        }
         (_, Some(_)) if request.uri().query().is_some_and(|query| query.contains("watch=true")) => {
             let events = futures::stream::unfold(state.events.subscribe(), |mut events| async {
                 events.recv().await.ok().map(|event| (Ok(Frame::data(event)), events))

@@ -246,6 +246,16 @@ async fn backends_get_the_authenticated_user_and_no_forged_headers() {
     assert!(!passed.headers.contains_key("content-security-policy"));
 }
 
+/// A client would take its credentials along.
+#[tokio::test]
+async fn a_backend_redirects_nobody() {
+    let server = TestServer::start().await;
+    let _extension = served(&server).await;
+    let answer = server.get(&format!("{RESOURCES}/moved")).await;
+    assert_eq!((answer.code, answer.header("location")), (502, ""));
+    assert_eq!(text(&answer), "the backend attempted to redirect this request, which is not permitted\n");
+}
+
 #[tokio::test]
 async fn watches_and_upgraded_connections_pass_through_as_they_come() {
     let server = TestServer::start().await;

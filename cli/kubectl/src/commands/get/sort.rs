@@ -20,7 +20,7 @@ pub fn sort(infos: &mut [Info], field: &str) -> Result<()> {
                 keyed.push((key(&path, row.at("object"), field)?, row));
             }
             check_found(&keyed, field)?;
-            keyed.sort_by(|(a, _), (b, _)| compare(a.as_ref(), b.as_ref()));
+            by_keys(&mut keyed);
             rows.extend(keyed.into_iter().map(|(_, row)| row));
         }
         return Ok(());
@@ -30,7 +30,7 @@ pub fn sort(infos: &mut [Info], field: &str) -> Result<()> {
         keyed.push((key(&path, &info.object, field)?, info.clone()));
     }
     check_found(&keyed, field)?;
-    keyed.sort_by(|(a, _), (b, _)| compare(a.as_ref(), b.as_ref()));
+    by_keys(&mut keyed);
     for (place, (_, info)) in infos.iter_mut().zip(keyed) {
         *place = info;
     }
@@ -59,22 +59,36 @@ fn dotted(field: &str) -> String {
     format!(".{}", inner.trim_start_matches('.'))
 }
 
-/// What is missing comes first.
-fn compare(a: Option<&Value>, b: Option<&Value>) -> Ordering {
-    match (a, b) {
-        (None, None) => Ordering::Equal,
-        (None, Some(_)) => Ordering::Less,
-        (Some(_), None) => Ordering::Greater,
+/// Texts are compared as quantities where all of them are some. Pair by pair they would have no order, at which a sort
+/// may panic: what is sorted is anybody's.
+fn by_keys<T>(keyed: &mut [(Option<Value>, T)]) {
+    let is_amount = |key: &Value| key.as_str().is_none_or(|text| Quantity::parse(text).is_ok());
+    let as_amounts = keyed.iter().filter_map(|(key, _)| key.as_ref()).all(is_amount);
+    keyed.sort_by(|(a, _), (b, _)| compare(a.as_ref(), b.as_ref(), as_amounts));
+}
+
+/// What is missing comes first, then sort by sort of value.
+fn compare(a: Option<&Value>, b: Option<&Value>, as_amounts: bool) -> Ordering {
+    let rank = |value: Option<&Value>| match value {
+        None => 0,
+        Some(Value::Null) => 1,
+        Some(Value::Bool(_)) => 2,
+        Some(Value::Number(_)) => 3,
+        Some(Value::String(_)) => 4,
+        Some(Value::Array(_) | Value::Object(_)) => 5,
+    };
+    rank(a).cmp(&rank(b)).then_with(|| match (a, b) {
         (Some(Value::Number(a)), Some(Value::Number(b))) => {
-            a.as_f64().partial_cmp(&b.as_f64()).unwrap_or(Ordering::Equal)
+            a.as_f64().unwrap_or(0.0).total_cmp(&b.as_f64().unwrap_or(0.0))
         }
         (Some(Value::String(a)), Some(Value::String(b))) => match (Quantity::parse(a), Quantity::parse(b)) {
-            (Ok(a), Ok(b)) => a.cmp(&b),
+            (Ok(a), Ok(b)) if as_amounts => a.cmp(&b),
             _ => natural(a, b),
         },
         (Some(Value::Bool(a)), Some(Value::Bool(b))) => a.cmp(b),
         (Some(a), Some(b)) => a.to_string().cmp(&b.to_string()),
-    }
+        _ => Ordering::Equal,
+    })
 }
 
 /// Numbers inside names count as numbers: `web-2` before `web-10`.
@@ -113,11 +127,31 @@ mod tests {
 
     #[test]
     fn fields_sort_by_their_meaning() {
-        let check = |a: Value, b: Value| assert_eq!(compare(Some(&a), Some(&b)), Ordering::Less, "{a} {b}");
+        let check = |a: Value, b: Value| {
+            let mut keyed = [(Some(b.clone()), ()), (Some(a.clone()), ())];
+            by_keys(&mut keyed);
+            assert_eq!(keyed[0].0, Some(a), "{b}");
+        };
         check(json!("web-2"), json!("web-10"));
         check(json!("500Mi"), json!("1Gi"));
         check(json!(2), json!(10));
         check(json!("2024-01-02T00:00:00Z"), json!("2024-02-01T00:00:00Z"));
-        assert_eq!(compare(None, Some(&json!(1))), Ordering::Less);
+        assert_eq!(compare(None, Some(&json!(1)), false), Ordering::Less);
+    }
+
+    /// Quantities and names among each other, 3 before 1k before 2a before 3.
+    #[test]
+    fn any_fields_can_be_sorted() {
+        let texts = ["3", "1k", "2a", "0.5", "1Ki", "900", "m", "1e3", "x1", "-1"];
+        let mut keyed: Vec<(Option<Value>, usize)> = (0..500)
+            .map(|number| match number % 13 {
+                10 => (None, number),
+                11 => (Some(json!(number)), number),
+                12 => (Some(json!([number])), number),
+                at => (Some(json!(format!("{}{}", texts[at], number % 7))), number),
+            })
+            .collect();
+        by_keys(&mut keyed);
+        assert_eq!(keyed.len(), 500);
     }
 }
