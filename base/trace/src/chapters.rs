@@ -328,11 +328,13 @@ fn label(record: &Record, outcome: &Outcome) -> String {
             let (_, step) = record.name.split_once('.').unwrap_or_default();
             format!("{} {step}s", text(record, "plugin").unwrap_or("plugin"))
         }
-        "admission.reserve" => format!("{} charges", text(record, "plugin").unwrap_or("plugin")),
+        "admission.reserve" => format!("{} charges quota", text(record, "plugin").unwrap_or("plugin")),
         "store.commit" => format!("commit {object}"),
         "store.write" => "write to disk".to_owned(),
-        "watch.cache" => "watchers have it".to_owned(),
+        "watch.cache" => "apply to the watch cache".to_owned(),
         "reconcile" => format!("{} {object}", controller(record)),
+        "pods.create" if object.is_empty() => "create pods".to_owned(),
+        "pods.delete" if object.is_empty() => "delete pods".to_owned(),
         "cni.call" => format!(
             "CNI {} by {}",
             text(record, "command").unwrap_or(""),

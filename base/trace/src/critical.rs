@@ -35,6 +35,10 @@ pub fn critical_path(records: &[Record]) -> CriticalPath {
     target.map_or_else(CriticalPath::default, |target| Walk::over(records).back_from(target))
 }
 
+/// No watch and no queue takes as long as this. What began later was let go by something else (a timer, a restart), and the
+/// path begins there: the time before it was nobody's.
+const LONGEST_DELIVERY: u64 = 10_000_000_000;
+
 struct Walk<'a> {
     by_span: HashMap<SpanId, &'a Record>,
     children: HashMap<SpanId, Vec<&'a Record>>,
@@ -81,6 +85,9 @@ impl<'a> Walk<'a> {
             else {
                 break;
             };
+            if top.start.saturating_sub(writer.end()) > LONGEST_DELIVERY {
+                break;
+            }
             // Known to the watch before the commit's span is over, now and then.
             let written = writer.end().min(top.start);
             self.path.waited += top.start - written;
@@ -296,5 +303,21 @@ mod tests {
             0,
         );
         assert_eq!(critical_path(&[]), CriticalPath::default());
+    }
+
+    #[test]
+    fn what_began_minutes_after_its_cause_did_not_wait_for_it() {
+        let mut records = history(
+            "store.commit @a/x >1
+             reconcile <1 @a/x controller=c
+             store.commit ^reconcile @a/y >2",
+        );
+        for (record, (start, end)) in
+            records.iter_mut().zip([(0, 10), (600_000, 600_010), (600_002, 600_008)])
+        {
+            (record.start, record.duration) = (1_000_000_000 + start * 1_000_000, (end - start) * 1_000_000);
+        }
+        let path = critical_path(&records);
+        assert_eq!((path.start, path.length(), path.waited), (records[1].start, 8_000_000, 0));
     }
 }

@@ -64,7 +64,7 @@ pub use history::{History, Retention};
 pub use lives::{Life, lives};
 pub use record::{Kept, Record, Step};
 pub use ring::{Ring, ring};
-pub use span::{Span, current, current_cause, inherit, span, span_since};
+pub use span::{Span, current, current_cause, inherit, recorded_path, span, span_since};
 pub use timeline::{Focus, Timeline, timeline};
 pub use value::Value;
 pub use wall::Moment;

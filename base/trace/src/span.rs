@@ -131,6 +131,11 @@ impl Span {
 
     /// Forgets this span: it looked, and there was nothing to do. Steps that were recorded below it stay.
     pub fn discard(mut self) {
+        self.forget();
+    }
+
+    /// The same for a span that somebody else ends.
+    pub fn forget(&mut self) {
         self.recorded = None;
     }
 
@@ -190,6 +195,15 @@ impl Span {
         self
     }
 
+    /// The same for an error with the text of another program (a container runtime, a webhook, a driver). What it quotes
+    /// may come from the user (a command, a mount option), so it is left out.
+    pub fn fail_unquoted(&mut self, error: &dyn Display) -> &mut Self {
+        match self.is_recorded() {
+            true => self.fail(&without_quotes(&error.to_string())),
+            false => self,
+        }
+    }
+
     /// Makes this span the current one while `future` runs, and ends with it.
     pub fn instrument<F: Future>(self, future: F) -> Instrumented<F> {
         Instrumented { scoped: self.scoped(future), span: self }
@@ -236,14 +250,27 @@ impl Drop for Span {
 }
 
 /// A validation error quotes the value it refuses (`spec.x: Invalid value: "…": why`). The field and the why are
-/// an account of what happened; the value may be anything, so it is left out.
+/// an account of what happened; the value may be anything, so it is left out. So is what a webhook or a policy
+/// says of an object: both may repeat parts of it.
 fn without_values(text: &str) -> Cow<'_, str> {
-    const QUOTES: [&str; 2] = ["Invalid value: ", "Unsupported value: "];
+    const QUOTES: [&str; 5] = [
+        "Invalid value: ",
+        "Unsupported value: ",
+        "Duplicate value: ",
+        "invalid type: string ",
+        "invalid value: string ",
+    ];
+    const WORDS_OF_OTHERS: [&str; 4] =
+        ["denied the request: ", "denied request: ", "failed calling webhook ", "conversion webhook for "];
+    let text = match WORDS_OF_OTHERS.iter().filter_map(|words| Some(text.find(words)? + words.len())).min() {
+        Some(end) => Cow::Owned(format!("{}…", &text[..end])),
+        None => Cow::Borrowed(text),
+    };
     if !QUOTES.iter().any(|quote| text.contains(quote)) {
-        return Cow::Borrowed(text);
+        return text;
     }
     let mut kept = String::new();
-    let mut rest = text;
+    let mut rest = &*text;
     while let Some((at, quote)) =
         QUOTES.iter().filter_map(|quote| Some((rest.find(quote)?, *quote))).min_by_key(|(at, _)| *at)
     {
@@ -253,6 +280,25 @@ fn without_values(text: &str) -> Cow<'_, str> {
     }
     kept.push_str(rest);
     Cow::Owned(kept)
+}
+
+/// `exec: "x": stat x: not found` becomes `exec: "…": stat …: not found`. A quote without an end takes the rest along.
+fn without_quotes(text: &str) -> String {
+    let mut kept = String::new();
+    let mut quoted: Vec<&str> = Vec::new();
+    let mut rest = text;
+    while let Some(at) = rest.find('"') {
+        kept.push_str(&rest[..at]);
+        kept.push_str("\"…\"");
+        let behind = after_value(&rest[at..]);
+        quoted.push(rest[at..rest.len() - behind.len()].trim_matches('"'));
+        rest = behind;
+    }
+    kept.push_str(rest);
+    // A word of one letter would take letters out of others.
+    quoted.retain(|text| text.len() > 1);
+    quoted.sort_by_key(|text| std::cmp::Reverse(text.len()));
+    quoted.into_iter().fold(kept, |kept, text| kept.replace(text, "…"))
 }
 
 /// What stands behind a quoted or bare value.
@@ -270,6 +316,17 @@ fn after_value(text: &str) -> &str {
         }
     }
     ""
+}
+
+/// A URL as it is recorded: without the query, and without the path that a proxy passes on. Both belong to other programs and
+/// may hold a token; what is left are names.
+pub fn recorded_path(url: &str) -> &str {
+    const PROXY: &str = "/proxy/";
+    let path = url.split('?').next().unwrap_or_default();
+    match path.find(PROXY) {
+        Some(at) => &path[..at + PROXY.len()],
+        None => path,
+    }
 }
 
 /// How an object is named in records: `pods/default/nginx`, `nodes/worker`.
@@ -458,6 +515,38 @@ mod tests {
             r#"[a: Invalid value: "x": m, b: Invalid value: "unended"#,
             "[a: Invalid value: …: m, b: Invalid value: …",
         );
+        check(r#"a[1]: Duplicate value: {"name":"x"}"#, "a[1]: Duplicate value: …");
+        check(r#"invalid type: string "x", expected u32"#, "invalid type: string …, expected u32");
+        check(
+            r#"admission webhook "w" denied the request: "x" is weak"#,
+            r#"admission webhook "w" denied the request: …"#,
+        );
+        check(
+            "pods \"p\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: x",
+            "pods \"p\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: …",
+        );
+    }
+
+    #[test]
+    fn a_path_is_recorded_without_what_belongs_to_other_programs() {
+        assert_eq!(
+            recorded_path("/api/v1/namespaces/a/pods/b/exec?command=x"),
+            "/api/v1/namespaces/a/pods/b/exec"
+        );
+        assert_eq!(
+            recorded_path("/api/v1/namespaces/a/services/b/proxy/hooks/x?y"),
+            "/api/v1/namespaces/a/services/b/proxy/"
+        );
+        assert_eq!(recorded_path(""), "");
+    }
+
+    #[test]
+    fn an_error_of_another_program_keeps_no_quotes() {
+        let check = |text: &str, expected: &str| assert_eq!(without_quotes(text), expected);
+        check("no such container", "no such container");
+        check(r#"exec: "/bin/x": stat /bin/x: no such file"#, r#"exec: "…": stat …: no such file"#);
+        check(r#"exec: "a \"b\"": not found: "c""#, r#"exec: "…": not found: "…""#);
+        check(r#"exec: "unended"#, r#"exec: "…""#);
     }
 
     #[test]

@@ -163,8 +163,15 @@ async fn traced(cli: &Cli, full_name: &str, run: Run) -> Result<()> {
     let mut span = ferry_trace::Span::root("kubectl.command", own_trace::of_caller());
     span.set("command", full_name);
     let outcome = span.in_scope(run(cli)).await;
-    if let Err(error) = &outcome {
-        span.fail(error);
+    // Kubectl's own sentences quote the command line, which may hold a secret.
+    match &outcome {
+        Err(Error::Status(status)) => {
+            span.fail(&status.message);
+        }
+        Err(_) => {
+            span.fail(&"the command failed");
+        }
+        Ok(()) => {}
     }
     let trace = span.context().trace;
     drop(span);

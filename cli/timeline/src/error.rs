@@ -6,31 +6,34 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(
-        "name what to follow: deployment/NAME, pod/NAME, --last, --id TRACE, --revision N, --user NAME, or -- COMMAND"
+        "name an object or a selection: deployment/NAME, pod/NAME, --last, --id TRACE, --revision N, --user NAME, or -- COMMAND"
     )]
     NothingAsked,
     #[error("nothing is recorded about {0}: it may be older than what the server keeps, or misspelt")]
     NothingRecorded(String),
-    #[error("reach the cluster: {0}")]
+    #[error("cannot reach the cluster")]
     Connect(#[from] ferry_client::ConnectError),
-    #[error("request the trace: {0}")]
+    /// In the server's own words.
+    #[error("{0}")]
+    Refused(String),
+    #[error("cannot ask for the trace")]
     Ask(#[source] kube::Error),
-    #[error("read the trace: this server has no /ferry/v1/trace")]
+    #[error("this server keeps no trace (it has no /ferry/v1/trace)")]
     NotKept,
-    #[error("make the request: {0}")]
+    #[error("cannot make the request")]
     Request(#[from] http::Error),
-    #[error("read the trace: {0}")]
+    #[error("cannot read the trace")]
     Read(#[from] serde_json::Error),
-    #[error("follow the trace: {0}")]
+    #[error("cannot follow the trace")]
     Follow(#[source] io::Error),
-    #[error("read node {0}: {1}")]
-    Node(String, #[source] kube::Error),
-    #[error("read pod {0}: {1}")]
-    Pod(String, #[source] kube::Error),
-    #[error("run {}: {source}", program.display())]
+    #[error("cannot read node {0}: {1}")]
+    Node(String, String),
+    #[error("cannot read pod {0}: {1}")]
+    Pod(String, String),
+    #[error("cannot run {}", program.display())]
     Run { program: PathBuf, source: io::Error },
-    #[error("print: {0}")]
+    #[error("cannot print")]
     Print(#[source] io::Error),
-    #[error("send to {url}: {problem}")]
+    #[error("cannot send to {url}: {problem}")]
     Collector { url: String, problem: String },
 }

@@ -157,7 +157,7 @@ async fn read_line(body: &mut (impl AsyncBufRead + Unpin)) -> Result<String, Err
 
 /// A pod as it is now, and what was said about it, oldest first; nothing if it is gone.
 pub async fn pod(client: &Client, namespace: &str, name: &str) -> Result<Option<(Pod, Vec<Event>)>, Error> {
-    let failed = |error| Error::Pod(format!("{namespace}/{name}"), error);
+    let failed = |error| Error::Pod(format!("{namespace}/{name}"), words(error));
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let Some(pod) = pods.get_opt(name).await.map_err(failed)? else { return Ok(None) };
     let events: Api<Event> = Api::namespaced(client.clone(), namespace);
@@ -170,13 +170,22 @@ pub async fn pod(client: &Client, namespace: &str, name: &str) -> Result<Option<
 /// A node as it is now; nothing if there is none.
 pub async fn node(client: &Client, name: &str) -> Result<Option<Node>, Error> {
     let nodes: Api<Node> = Api::all(client.clone());
-    nodes.get_opt(name).await.map_err(|error| Error::Node(name.to_owned(), error))
+    nodes.get_opt(name).await.map_err(|error| Error::Node(name.to_owned(), words(error)))
 }
 
 fn refused(error: kube::Error) -> Error {
     match error {
         kube::Error::Api(status) if status.code == 404 => Error::NotKept,
+        kube::Error::Api(status) => Error::Refused(status.message),
         error => Error::Ask(error),
+    }
+}
+
+/// What the server said, without what the client's library adds.
+fn words(error: kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => status.message,
+        error => error.to_string(),
     }
 }
 

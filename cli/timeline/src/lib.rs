@@ -45,62 +45,62 @@ use terminal::inert;
 
 #[derive(Args)]
 pub struct Flags {
-    /// What to follow: deployment/nginx, pod/x, service/nginx
+    /// Show the trace of this object: deployment/nginx, pod/x, service/nginx
     object: Option<String>,
-    /// Follow the last write that somebody made
+    /// Show the last write by a user and its effects
     #[arg(long, conflicts_with = "object")]
     last: bool,
-    /// Follow a trace by its identifier
+    /// Show the trace with this identifier
     #[arg(long, value_name = "TRACE", conflicts_with_all = ["object", "last"])]
     id: Option<String>,
-    /// Follow what wrote a revision (a resourceVersion), and what came of it
+    /// Show the cause and the effects of a revision (a resourceVersion)
     #[arg(long, value_name = "REVISION", conflicts_with_all = ["object", "last", "id"])]
     revision: Option<i64>,
-    /// Follow what a user has done, and what came of it
+    /// Show the writes of a user and their effects
     #[arg(long, value_name = "USER", conflicts_with_all = ["object", "last", "id", "revision"])]
     user: Option<String>,
-    /// The life of the object with this uid instead of its latest one
+    /// Of several objects that had this name, show the one with this uid instead of the latest
     #[arg(long, value_name = "UID", requires = "object")]
     uid: Option<String>,
-    /// All lives of an object that was deleted and created again
+    /// Show all objects that had this name, if it was deleted and created again
     #[arg(long, requires = "object", conflicts_with = "uid")]
     all: bool,
-    /// Follow everything: each span as it ends, until interrupted; a line of JSON each, or to a collector with --otlp
+    /// Print each span of the cluster as it ends, one JSON object per line; with --otlp, send it to a collector instead
     #[arg(long, conflicts_with_all = ["object", "last", "id", "revision", "user"])]
     follow: bool,
-    /// Also show requests of components step by step, and reconciles that changed nothing
+    /// Also show the filters of components' requests and reconciles that changed nothing
     #[arg(long)]
     steps: bool,
     /// Namespace of the object [default: the kubeconfig context's]
     #[arg(short, long)]
     namespace: Option<String>,
-    /// The cluster whose administrator asks
+    /// Data directory of the cluster; its admin.kubeconfig is used
     #[arg(long, conflicts_with = "kubeconfig")]
     data_dir: Option<PathBuf>,
-    /// Without it and --data-dir: $KUBECONFIG, then ~/.kube/config
+    /// Kubeconfig file [default: $KUBECONFIG, then ~/.kube/config]
     #[arg(long)]
     kubeconfig: Option<PathBuf>,
     /// Output format
     #[arg(short, long, value_enum, default_value_t = Output::Waterfall)]
     output: Output,
-    /// Send the spans to an OpenTelemetry collector: http://HOST:4318
+    /// Send the spans to an OpenTelemetry collector over HTTP, for example http://127.0.0.1:4318
     #[arg(long, value_name = "URL")]
     otlp: Option<String>,
-    /// How long a command's consequences are waited for
+    /// With a command: how long to wait for its effects
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     timeout: u64,
-    /// A command to run and to follow: -- kubectl run …
+    /// Run this command and show its trace live: -- kubectl run …
     #[arg(last = true, conflicts_with_all = ["object", "last", "id", "revision", "user", "follow"])]
     command: Vec<OsString>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Output {
-    /// Bars by chapter, for a terminal
+    /// A waterfall chart for a terminal
     Waterfall,
-    /// Every record, in causal order
+    /// Every recorded span, in causal order
     Json,
-    /// A Gantt chart, for a page
+    /// A Mermaid Gantt chart, for Markdown and web pages
     Mermaid,
     /// Chrome's trace event format, for ui.perfetto.dev and chrome://tracing
     Perfetto,
@@ -172,6 +172,9 @@ async fn show(
         Output::Waterfall => {
             let story = story(records, detail);
             let reasons = reasons(client, records, pod, &story).await?;
+            if records.is_empty() && reasons.is_empty() {
+                return Err(Error::NothingRecorded(flags.object.clone().unwrap_or_default()));
+            }
             let style = waterfall::Style { width: width(), has_color: std::io::stdout().is_terminal() };
             let object = found.object.as_deref().unwrap_or_default();
             let others = waterfall::other_lives(object, &found.lives, found.uid.as_deref());
@@ -184,13 +187,13 @@ async fn show(
 /// What the answer lacks, said where it does not get into what is printed for programs.
 fn warn(found: &Found) {
     if found.is_cut {
-        eprintln!("there is more than one answer holds; the oldest steps are left out");
+        eprintln!("the trace has more than 50,000 spans; the oldest are left out");
     }
     for clock in &found.clocks {
         eprintln!("{}", clock_line(clock));
     }
     if found.dropped > 0 {
-        eprintln!("{} spans ended faster than they could be written to disk, and are lost", found.dropped);
+        eprintln!("{} spans are lost: they ended faster than they could be written to disk", found.dropped);
     }
     if let Some(failure) = &found.failure {
         eprintln!("the history is not written to disk: {}", inert(failure));
@@ -201,7 +204,7 @@ fn clock_line(clock: &Correction) -> String {
     let seconds = Duration::from_nanos(clock.offset.unsigned_abs()).as_secs_f64();
     let side = if clock.offset > 0 { "behind" } else { "ahead" };
     format!(
-        "the clock of {} is {seconds:.3} s {side}, by what caused what; its steps are shown corrected",
+        "the clock of {} is {seconds:.3} s {side}; its spans are shifted, because an effect would begin before its cause",
         inert(&clock.source)
     )
 }

@@ -4,6 +4,9 @@ use std::fmt::Write as _;
 
 use crate::chapters::Story;
 
+/// Of a step that was summed up.
+const MOST_BARS: usize = 8;
+
 pub fn gantt(story: &Story) -> String {
     let mut text = String::from("gantt\n    dateFormat x\n    axisFormat %S.%L s\n");
     let mut chapter = None;
@@ -12,11 +15,16 @@ pub fn gantt(story: &Story) -> String {
             chapter = Some(step.chapter);
             let _ = writeln!(text, "    section {}", step.chapter.title());
         }
-        // A bar of no length is not drawn, and the format knows no microseconds.
-        let start = step.start.saturating_sub(story.start) / 1_000_000;
-        let end = (step.end.saturating_sub(story.start) / 1_000_000).max(start + 1);
         let tag = if step.error.is_some() { "crit, " } else { "" };
-        let _ = writeln!(text, "    {} :{tag}{start}, {end}", plain(&step.label));
+        // A row has one bar. What happened a few times gets a row for each, so that no bar covers what lies between.
+        let whole = [(step.start, step.end)];
+        let bars = if step.intervals.len() <= MOST_BARS { &step.intervals[..] } else { &whole };
+        for (start, end) in bars {
+            // A bar of no length is not drawn, and the format knows no microseconds.
+            let start = start.saturating_sub(story.start) / 1_000_000;
+            let end = (end.saturating_sub(story.start) / 1_000_000).max(start + 1);
+            let _ = writeln!(text, "    {} :{tag}{start}, {end}", plain(&step.label));
+        }
     }
     text
 }

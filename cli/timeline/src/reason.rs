@@ -55,7 +55,7 @@ pub fn reason(pod: &Pod, events: &[Event], records: &[Record]) -> Option<String>
     if let Some(event) = warning.or(events.last()) {
         let (reason, message) =
             (event.reason.as_deref().unwrap_or(""), event.message.as_deref().unwrap_or(""));
-        lines.push(format!("  last said: {reason}: {}", message.trim_end()));
+        lines.push(format!("  last event: {reason}: {}", message.trim_end()));
     }
     Some(lines.join("\n"))
 }
@@ -66,7 +66,7 @@ pub fn node_reason(node: &Node) -> Option<String> {
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
     let ready = conditions.into_iter().flatten().find(|condition| condition.type_ == "Ready");
     match ready {
-        None => Some(format!("node {name} has not told whether it is ready")),
+        None => Some(format!("node {name} has no condition Ready")),
         Some(ready) if ready.status == "True" => None,
         Some(ready) => {
             let words = [&ready.reason, &ready.message].into_iter().flatten().cloned().collect::<Vec<_>>();
@@ -78,17 +78,17 @@ pub fn node_reason(node: &Node) -> Option<String> {
 
 fn why(pod: &Pod, status: &PodStatus) -> String {
     if pod.metadata.deletion_timestamp.is_some() {
-        return ", and being deleted".to_owned();
+        return ", and is being deleted".to_owned();
     }
     if let Some(message) = refused(status) {
-        return format!(": no node takes it: {message}");
+        return format!(": no node fits it: {message}");
     }
     match (&status.reason, &status.message) {
         (Some(reason), Some(message)) => format!(": {reason}: {message}"),
         (Some(reason), None) => format!(": {reason}"),
         (None, Some(message)) => format!(": {message}"),
         (None, None) if status.phase.as_deref() == Some("Running") => ", but not ready".to_owned(),
-        (None, None) if !is_true(status, "PodScheduled") => ": no scheduler has looked at it".to_owned(),
+        (None, None) if !is_true(status, "PodScheduled") => ": no scheduler has processed it".to_owned(),
         (None, None) => String::new(),
     }
 }
@@ -125,17 +125,17 @@ fn held_back(container: &ContainerStatus) -> Option<String> {
         Some(format!("exit code {} ({reason}){}", ended.exit_code, message.unwrap_or_default()))
     };
     let before = container.last_state.as_ref().and_then(ended);
-    let before = before.map(|before| format!("; before that: {before}")).unwrap_or_default();
+    let before = before.map(|before| format!("; last state: {before}")).unwrap_or_default();
     let state = container.state.as_ref()?;
     if let Some(waiting) = &state.waiting {
         let reason = waiting.reason.as_deref().unwrap_or("waiting");
         let message = waiting.message.as_deref().map(|message| format!(": {message}")).unwrap_or_default();
-        return Some(format!("  container {name} waits: {reason}{message}{before}"));
+        return Some(format!("  container {name} is waiting: {reason}{message}{before}"));
     }
     if let Some(ended) = ended(state).filter(|_| !container.ready) {
-        return Some(format!("  container {name} has ended: {ended}{before}"));
+        return Some(format!("  container {name} terminated: {ended}{before}"));
     }
-    (!container.ready).then(|| format!("  container {name} runs and is not ready{before}"))
+    (!container.ready).then(|| format!("  container {name} is running, but not ready{before}"))
 }
 
 fn is_true(status: &PodStatus, condition: &str) -> bool {
@@ -177,7 +177,7 @@ mod tests {
              scheduler.schedule @pods/default/x refused_nodes=n1-Fit:cpu;n2-Taint
              scheduler.schedule @pods/default/other refused_nodes=n3",
             Some(&[
-                "pod default/x is Pending: no node takes it: 0/2 nodes are available",
+                "pod default/x is Pending: no node fits it: 0/2 nodes are available",
                 "  node n1-Fit:cpu;n2-Taint",
             ]),
         );
@@ -196,13 +196,13 @@ mod tests {
             "",
             Some(&[
                 "pod default/x is Running, but not ready",
-                "  container c waits: CrashLoopBackOff: back-off 40s; before that: exit code 3 (Error)",
+                "  container c is waiting: CrashLoopBackOff: back-off 40s; last state: exit code 3 (Error)",
             ]),
         );
     }
 
     #[test]
-    fn the_last_warning_has_the_last_word() {
+    fn the_last_warning_is_told_rather_than_the_last_event() {
         let event = |kind: &str, reason: &str| -> Event {
             let event = json!({"metadata": {}, "involvedObject": {}, "type": kind, "reason": reason, "message": "m\n"});
             serde_json::from_value(event).expect("an event")
@@ -210,7 +210,7 @@ mod tests {
         let events = [event("Warning", "Failed"), event("Warning", "Unhealthy"), event("Normal", "Pulled")];
         let status = json!({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "True"}]});
         let found = reason(&pod(status), &events, &[]).expect("is not well");
-        assert_eq!(found, "pod default/x is Pending\n  last said: Unhealthy: m");
+        assert_eq!(found, "pod default/x is Pending\n  last event: Unhealthy: m");
     }
 
     #[test]
@@ -223,7 +223,7 @@ mod tests {
         let lost =
             json!([{"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "message": "m"}]);
         assert_eq!(node(lost).as_deref(), Some("node one is unreachable: NodeStatusUnknown: m"));
-        assert_eq!(node(json!([])).as_deref(), Some("node one has not told whether it is ready"));
+        assert_eq!(node(json!([])).as_deref(), Some("node one has no condition Ready"));
     }
 
     #[test]

@@ -58,7 +58,7 @@ fn heading(text: &mut String, story: &Story, axis: &Axis, style: &Style) {
     let began = time(story.start).map_or_else(String::new, |at| format!("{at} · "));
     let _ = write!(text, "{began}{} · {} spans", long_duration(story.end - story.start), story.spans);
     if story.idle_reconciles > 0 {
-        let _ = write!(text, " · {} reconciles found nothing to do", story.idle_reconciles);
+        let _ = write!(text, " · {} reconciles without a change", story.idle_reconciles);
     }
     text.push('\n');
     if story.critical > 0 {
@@ -94,13 +94,14 @@ fn share(part: u64, whole: u64) -> String {
     }
 }
 
-/// The other lives of the object that was asked for.
+/// The other objects that had the name that was asked for.
 pub fn other_lives(object: &str, lives: &[Life], shown: Option<&str>) -> String {
     let others: Vec<&Life> = lives.iter().filter(|life| Some(life.uid.as_str()) != shown).collect();
     if shown.is_none() || others.is_empty() {
         return String::new();
     }
-    let mut text = format!("\nOther lives of {} (--uid UID shows one, --all all of them)\n", inert(object));
+    let mut text =
+        format!("\nOther objects named {} (--uid UID shows one, --all shows all)\n", inert(object));
     for life in others.iter().rev() {
         let began = time(life.began).unwrap_or_default();
         let born = if life.is_whole { format!("created {began}") } else { format!("known since {began}") };
@@ -281,7 +282,7 @@ mod tests {
         };
         let lives = [life("a", 1, Some(2)), life("b", 3, None), life("c", 5, None)];
         let expected = "
-Other lives of pods/default/x (--uid UID shows one, --all all of them)
+Other objects named pods/default/x (--uid UID shows one, --all shows all)
   b  created 1970-01-01T00:00:03.000Z r3, end not recorded r103
   a  known since 1970-01-01T00:00:01.000Z r1, deleted 1970-01-01T00:00:02.000Z r101
 ";

@@ -328,8 +328,12 @@ impl Responder {
 
     fn finish(mut self, mut response: Response) -> Response {
         self.span.set("code", response.status().as_u16());
-        if let Some(user) = self.context.user {
-            self.span.set("user", &user.name);
+        match &self.context.user {
+            Some(user) => {
+                self.span.set("user", &user.name);
+            }
+            // Somebody without credentials must not push out the history; the audit log has the request.
+            None => self.span.forget(),
         }
         // The W3C draft's answer to `traceparent`: it tells a caller that its own spans are welcome too.
         if self.is_traced_write
@@ -417,7 +421,7 @@ fn trace(parts: &http::request::Parts) -> Span {
         return Span::unrecorded(remote);
     }
     let mut span = Span::root("apiserver.request", remote);
-    span.set("method", parts.method.as_str()).set("path", parts.uri.path());
+    span.set("method", parts.method.as_str()).set("path", ferry_trace::recorded_path(parts.uri.path()));
     if let Some(program) = program_of(&parts.headers) {
         span.set("program", program);
     }
@@ -487,7 +491,7 @@ async fn authenticate(
     let began = Moment::now();
     let mut span = ferry_trace::span_since("filter.authentication", began);
     let refused = |error: &dyn std::fmt::Display, span: &mut Span| {
-        span.fail(error);
+        span.forget();
         tracing::debug!(path = %info.path, %error, "unauthorized");
         Status::unauthorized()
     };

@@ -31,7 +31,7 @@ export async function actionButtons(kind, object, gone) {
   }
   if (mayPatch && RESTARTABLE.includes(named)) {
     buttons.push(h("button", { onclick: () => confirmed({
-      title: `Restart ${words}?`, note: "Its pods are replaced one after the other, as its strategy says.", verb: "Restart", done: `${words} restarts`,
+      title: `Restart ${words}?`, note: "Its pods are replaced as its update strategy says.", verb: "Restart", done: `${words} is restarting`,
       call: () => ({ method: "PATCH", path, type: "application/strategic-merge-patch+json",
         body: { spec: { template: { metadata: { annotations: { [RESTARTED]: new Date().toISOString().replace(/\.\d+/, "") } } } } } }),
     }) }, "Restart…"));
@@ -40,15 +40,15 @@ export async function actionButtons(kind, object, gone) {
     const isCordoned = object.spec?.unschedulable === true;
     const verb = isCordoned ? "Uncordon" : "Cordon";
     buttons.push(h("button", { onclick: () => confirmed({
-      title: `${verb} ${words}?`, verb, done: `${words} is ${isCordoned ? "open for pods again" : "cordoned"}`,
-      note: isCordoned ? "The scheduler may place pods on it again." : "No further pods are placed on it; those that run there stay.",
+      title: `${verb} ${words}?`, verb, done: `${words} is ${isCordoned ? "uncordoned" : "cordoned"}`,
+      note: isCordoned ? "The scheduler may place pods on this node again." : "The scheduler places no further pods on this node. Running pods stay.",
       call: () => ({ method: "PATCH", path, type: "application/merge-patch+json", body: { spec: { unschedulable: isCordoned ? null : true } } }),
     }) }, verb + "…"));
   }
   if (mayDelete && kind.verbs.includes("delete")) {
     buttons.push(h("button.danger", { onclick: () => confirmed({
       title: `Delete ${words}?`, verb: "Delete", isDangerous: true, done: `${words} is deleted`, after: gone,
-      note: "What belongs to it is deleted too. Another object that has taken its name meanwhile is not.",
+      note: "Its dependents are deleted too. If another object has taken its name by then, the uid below keeps that one safe.",
       call: () => ({ method: "DELETE", path, body: { apiVersion: "v1", kind: "DeleteOptions", propagationPolicy: "Background", preconditions: { uid } } }),
     }) }, "Delete…"));
   }

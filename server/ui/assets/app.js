@@ -3,7 +3,7 @@
 
 import { get, session, signedOut } from "./api.js";
 import { h, onFrame, replace } from "./dom.js";
-import { kinds, listHref } from "./kinds.js";
+import { kinds, listHref, pluralOf } from "./kinds.js";
 import { listView } from "./list.js";
 import { objectView } from "./object.js";
 import { overviewView } from "./overview.js";
@@ -34,10 +34,10 @@ async function start() {
   try {
     await openLink();
   } catch (error) {
-    return signInView("The link has been used before, or is too old. Ask for another one.");
+    return signInView("This link was used already, or it has expired. Run ferry ui again.");
   }
   const user = await whoAmI().catch((error) => error);
-  if (user instanceof Error) return signInView(`The API does not answer: ${user.message}`);
+  if (user instanceof Error) return signInView(`The API server does not respond: ${user.message}`);
   if (!user) {
     const had = session.key;
     session.end();
@@ -140,10 +140,11 @@ async function shell(user) {
     /** @type {View} */
     const view = {
       main, user, namespace: namespaces.value, signal: controller.signal, query: new URLSearchParams(query),
-      title: (text) => void (document.title = `${text} · Ferry`),
-      fail: (text) => replace(main, h("p.problem", { role: "alert" }, text)),
+      title: (text) => void (document.title = text === "Ferry" ? text : `${text} · Ferry`),
+      fail: (text) => replace(main, h("header.page", null, h("h1", null, document.title.replace(/ · Ferry$/, ""))), h("p.problem", { role: "alert" }, text)),
       throttle: (draw) => onFrame(() => { if (!controller.signal.aborted) draw(); }),
     };
+    view.title("Ferry");
     const shown = show(view, parts);
     shown.catch((error) => {
       if (!controller.signal.aborted) view.fail(error.message);
@@ -170,12 +171,6 @@ async function shell(user) {
   addEventListener("hashchange", route);
   route();
   await fillNav();
-}
-
-/** @param {string} kind */
-function pluralOf(kind) {
-  if (kind.endsWith("y")) return kind.slice(0, -1) + "ies";
-  return /(s|x)$/.test(kind) ? kind + "es" : kind + "s";
 }
 
 start();

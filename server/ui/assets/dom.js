@@ -47,11 +47,24 @@ export function append(element, children) {
   }
 }
 
-/** @param {Element} element @param {...Child} children */
+/**
+ * Gives an element other children. If the focus was on one of the old ones, it moves to its like among the new ones, so that
+ * a redraw does not throw a person who uses the keyboard out of the page.
+ * @param {Element} element @param {...Child} children
+ */
 export function replace(element, ...children) {
+  const focused = /** @type {HTMLElement | null} */ (document.activeElement);
+  const wanted = focused && focused !== element && element.contains(focused) ? likeness(focused) : null;
   element.replaceChildren();
   append(element, children);
+  if (!focused || !wanted) return;
+  const alike = () => [...element.querySelectorAll(focused.tagName)].find((one) => likeness(/** @type {HTMLElement} */ (one)) === wanted);
+  const next = focused.isConnected ? focused : /** @type {HTMLElement | undefined} */ (alike());
+  next?.focus({ preventScroll: true });
 }
+
+/** What tells elements apart for a person. @param {HTMLElement} element */
+const likeness = (element) => [element.tagName, element.id, element.getAttribute("href"), element.getAttribute("aria-label"), element.getAttribute("href") ? "" : element.textContent].join("\n");
 
 /**
  * Calls `draw` once before the next frame, however often it was asked for.
@@ -71,6 +84,9 @@ export function onFrame(draw) {
 
 /** A name that may be broken behind its slashes, and at its dashes as all text. @param {string} text */
 export const breakable = (text) => text.split(/(?<=\/)/).flatMap((part, at) => (at ? [h("wbr"), part] : [part]));
+
+/** A name that may be broken between its words: `PodReadyToStartContainers`. @param {string} text */
+export const words = (text) => text.split(/(?<=[a-z])(?=[A-Z])/).flatMap((part, at) => (at ? [h("wbr"), part] : [part]));
 
 /** @param {string} text @param {"" | "good" | "warn" | "bad" | "quiet"} [tone] */
 export const badge = (text, tone = "") => h("span.badge" + (tone ? "." + tone : ""), null, text);

@@ -72,7 +72,7 @@ export function bytes(value) {
 }
 
 /** @param {number} value */
-export const cores = (value) => (value < 1 ? `${Math.round(value * 1000)} m` : value.toFixed(value < 10 ? 2 : 1));
+export const cores = (value) => (value.toFixed(value < 0.1 ? 3 : value < 10 ? 2 : 1));
 
 /** @param {number} count @param {string} one @param {string} [many] */
 export const plural = (count, one, many = one + "s") => `${count.toLocaleString("en")} ${count === 1 ? one : many}`;

@@ -78,7 +78,7 @@ export const objectHref = (kind, namespace, name, tab = "") =>
   `#/o/${kind.group || "core"}/${kind.resource}/${namespace || "-"}/${encodeURIComponent(name)}${tab && "/" + tab}`;
 
 /** As the trace names an object: `deployments.apps/default/web`. @param {Kind} kind @param {string} namespace @param {string} name */
-export const traceKey = (kind, namespace, name) => `${kind.resource}${kind.group && "." + kind.group}/${namespace}/${name}`;
+export const traceKey = (kind, namespace, name) => [kind.resource + (kind.group && "." + kind.group), ...(namespace ? [namespace] : []), name].join("/");
 
 /** The other way round. @param {string} key */
 export function hrefOfKey(key) {
@@ -86,4 +86,10 @@ export function hrefOfKey(key) {
   const [resource, ...group] = parts[0].split(".");
   const [namespace, name] = parts.length === 3 ? [parts[1], parts[2]] : ["", parts[1]];
   return name ? objectHref({ group: group.join("."), resource }, namespace, name) : "";
+}
+
+/** `Ingresses` of Ingress. @param {string} kind */
+export function pluralOf(kind) {
+  if (kind.endsWith("y")) return kind.slice(0, -1) + "ies";
+  return /s$/.test(kind) && /(Endpoints|Metrics)$/.test(kind) ? kind : /(s|x|ch)$/.test(kind) ? kind + "es" : kind + "s";
 }

@@ -4,7 +4,7 @@
 import { Live, metadataOf } from "./api.js";
 import { badge, h, replace } from "./dom.js";
 import { age, ageSeconds, plural, tone } from "./format.js";
-import { kindOf, listPath, objectHref } from "./kinds.js";
+import { kindOf, listPath, objectHref, pluralOf } from "./kinds.js";
 import { Table } from "./table.js";
 
 /** @typedef {import("./app.js").View} View */
@@ -13,7 +13,7 @@ import { Table } from "./table.js";
 export async function listView(view, group, resource) {
   const kind = await kindOf(group, resource);
   if (!kind) return view.fail(`This cluster serves no ${resource}${group && "." + group}.`);
-  view.title(kind.kind);
+  view.title(pluralOf(kind.kind));
   const filter = h("input", { type: "search", placeholder: "Filter…", "aria-label": `Filter ${resource}`, oninput: () => changed() });
   const count = h("span.muted", { role: "status" });
   const problem = h("p.problem", { hidden: true, role: "alert" });
@@ -42,7 +42,7 @@ export async function listView(view, group, resource) {
     replace(problem, live.error ? live.error.message : "");
   });
   replace(view.main,
-    h("header.page", null, h("div", null, h("h1", null, kind.kind), h("p.muted", null, `${kind.resource}${kind.group && "." + kind.group} · ${kind.version} `, count)),
+    h("header.page", null, h("div", null, h("h1", null, pluralOf(kind.kind)), h("p.muted", null, `${kind.resource}${kind.group && "." + kind.group} · ${kind.version} `, count)),
       h("div.tools", null, filter)),
     problem, table.element);
   table.element.classList.add("tall");
@@ -61,27 +61,27 @@ function columnsOf(definitions, showsNamespace) {
   const columns = definitions.map((definition, at) => {
     const text = (/** @type {any} */ row) => String(row.cells[at] ?? "");
     const isMinor = definition.priority > 0;
-    if (at === 0) return { title: "Name", cell: text, text, width: "minmax(14rem, 3fr)" };
+    if (at === 0) return { title: "Name", cell: text, text, least: 14, share: 3 };
     if (definition.name === "Age") {
       const since = (/** @type {any} */ row) => metadataOf(row).creationTimestamp;
-      return { title: "Age", cell: (row) => age(since(row)), sort: (row) => -Date.parse(since(row)), width: "5rem", isNumber: true };
+      return { title: "Age", cell: (row) => age(since(row)), sort: (row) => -Date.parse(since(row)), least: 5, share: 0.2, isNumber: true };
     }
     if (/^(Status|Phase|Condition|Ready)$/.test(definition.name)) {
       const isCount = (/** @type {string} */ words) => /^\d+\/\d+$/.test(words);
       return {
-        title: definition.name, text, width: "minmax(7rem, 1.2fr)", isMinor,
+        title: definition.name, text, least: definition.name === "Ready" ? 6 : 11, share: 0.5, isMinor,
         cell: (row) => badge(text(row), isCount(text(row)) ? counted(text(row)) : tone(text(row))),
       };
     }
     const isNumber = definition.type === "integer" || definition.type === "number";
     return {
-      title: definition.name, cell: text, text, isMinor, isNumber, width: isNumber ? "6rem" : "minmax(7rem, 1.4fr)",
+      title: definition.name, cell: text, text, isMinor, isNumber, least: isNumber ? 6 : 7, share: isNumber ? 0.2 : 1.4,
       sort: (row) => (isNumber || /^\d+( \(|$)/.test(text(row)) ? parseFloat(text(row)) || 0 : /^(\d+[smhdy])+$/.test(text(row)) ? ageSeconds(text(row)) : text(row).toLowerCase()),
     };
   });
   if (showsNamespace) {
     const namespace = (/** @type {any} */ row) => metadataOf(row).namespace ?? "";
-    columns.splice(1, 0, { title: "Namespace", cell: namespace, text: namespace, width: "minmax(7rem, 1fr)" });
+    columns.splice(1, 0, { title: "Namespace", cell: namespace, text: namespace, least: 7, share: 1 });
   }
   return columns;
 }

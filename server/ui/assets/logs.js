@@ -21,7 +21,7 @@ export function logsPanel(place, pod, signal) {
   const state = h("span.muted", { role: "status" });
   replace(place,
     h("div.tools", null, h("label", { for: "container" }, "Container"), chosen, filter,
-      h("label", null, follows, " Follow"), h("label", null, wraps, " Wrap"), h("label", null, before, " Previous run"), state),
+      h("label", null, follows, " Follow"), h("label", null, wraps, " Wrap"), h("label", null, before, " Previous container"), state),
     text);
   /** @type {string[]} */
   let all = [];
@@ -53,7 +53,7 @@ export function logsPanel(place, pod, signal) {
     const mine = (reading = new AbortController());
     all = [];
     fill();
-    replace(state, "reading…");
+    replace(state, "loading…");
     const query = new URLSearchParams({ container: chosen.value, tailLines: "1000", ...(before.checked ? { previous: "true" } : { follow: "true" }) });
     try {
       for await (const line of lines(`/api/v1/namespaces/${namespace}/pods/${name}/log?${query}`, mine.signal, { accept: "text/plain, application/json" })) {

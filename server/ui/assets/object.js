@@ -1,10 +1,11 @@
 // @ts-check
-/** One object: what it is, what was said about it, its YAML, its logs, its life, its trace. */
+/** One object: its description, YAML, events, logs, history and trace. */
 
-import { Live, get, isAborted } from "./api.js";
+import { Live } from "./api.js";
 import { actionButtons } from "./actions.js";
-import { badge, h, replace, tabBar } from "./dom.js";
-import { age, clock, instant, plural, tone } from "./format.js";
+import { badge, h, replace, tabBar, words } from "./dom.js";
+import { age, clock, plural, tone } from "./format.js";
+import { historyPanel } from "./history.js";
 import { kindNamed, kindOf, listHref, listPath, objectHref, traceKey } from "./kinds.js";
 import { logsPanel } from "./logs.js";
 import { pendingPanel } from "./pending.js";
@@ -25,12 +26,12 @@ export async function objectView(view, group, resource, namespace, name, tab) {
   const isPod = resource === "pods" && group === "";
   const [traced, mayLog] = await Promise.all([mayTrace(), isPod ? may("get", kind, namespace, name, "log") : false]);
   const tabs = [
-    { id: "summary", title: "Summary" }, { id: "yaml", title: "YAML" }, { id: "events", title: "Events" },
+    { id: "describe", title: "Describe" }, { id: "yaml", title: "YAML" }, { id: "events", title: "Events" },
     ...(mayLog ? [{ id: "logs", title: "Logs" }] : []),
     ...(isPod ? [{ id: "pending", title: "Scheduling" }] : []),
-    ...(traced ? [{ id: "life", title: "Life" }, { id: "trace", title: "Trace" }] : []),
+    ...(traced ? [{ id: "history", title: "History" }, { id: "trace", title: "Trace" }] : []),
   ];
-  if (!tabs.some((one) => one.id === tab)) tab = "summary";
+  if (!tabs.some((one) => one.id === tab)) tab = "describe";
   const buttons = h("div.tools");
   const state = h("span");
   const panel = h("section", { id: "tab-panel", role: "tabpanel", "aria-labelledby": "tab-" + tab, tabindex: 0 });
@@ -41,10 +42,14 @@ export async function objectView(view, group, resource, namespace, name, tab) {
         h("h1", null, name, " ", state)),
       buttons),
     tabBar(tabs, tab, (id) => void (location.hash = objectHref(kind, namespace, name, id))), panel);
+  document.getElementById("tab-" + tab)?.scrollIntoView({ block: "nearest", inline: "nearest" });
 
   /** @type {any} */
   let object = null;
   let shownVersion = "";
+  const description = h("div");
+  /** Of what the panel shows of this very object. */
+  let following = new AbortController();
   let offered = "";
   const draw = () => {
     const found = [...live.items.values()][0];
@@ -52,11 +57,12 @@ export async function objectView(view, group, resource, namespace, name, tab) {
       if (live.state === "live") {
         replace(state, badge(object ? "deleted" : "not found", "bad"));
         replace(buttons);
-        if (!object && !["life", "trace"].includes(tab)) replace(panel, h("p.muted", null, traced ? "It is not there. Its life and its trace may still be known." : "It is not there."));
+        if (!object && !["history", "trace"].includes(tab)) replace(panel, h("p.muted", null, traced ? "This object does not exist. Its history and its trace may still be recorded." : "This object does not exist."));
       } else if (live.error) replace(panel, h("p.problem", { role: "alert" }, live.error.message));
       return;
     }
-    const isFirst = !object;
+    // Another object may have taken the name.
+    const isFirst = object?.metadata.uid !== found.metadata.uid;
     object = found;
     if (shownVersion === object.metadata.resourceVersion) return;
     shownVersion = object.metadata.resourceVersion;
@@ -67,18 +73,27 @@ export async function objectView(view, group, resource, namespace, name, tab) {
       offered = offers;
       actionButtons(kind, object, () => void (location.hash = listHref(kind))).then((found) => replace(buttons, found));
     }
-    if (tab === "summary") summary(panel, kind, object);
+    if (tab === "describe") describe(description, kind, object);
     if (tab === "yaml") source(panel, object);
     if (!isFirst) return;
-    if (tab === "events") eventsPanel(panel, object, view);
-    if (tab === "logs") logsPanel(panel, object, view.signal);
-    if (tab === "pending") pendingPanel(panel, object, traced, view.signal);
+    following.abort();
+    following = new AbortController();
+    view.signal.addEventListener("abort", () => following.abort(), { once: true, signal: following.signal });
+    const its = { ...view, signal: following.signal };
+    if (tab === "describe") {
+      const events = h("div");
+      replace(panel, description, card("Events", events));
+      eventsPanel(events, object, its);
+    }
+    if (tab === "events") eventsPanel(panel, object, its);
+    if (tab === "logs") logsPanel(panel, object, its.signal);
+    if (tab === "pending") pendingPanel(panel, object, traced, its.signal);
   };
   const live = new Live(listPath(kind, namespace), {
     query: "fieldSelector=" + encodeURIComponent(`metadata.name=${name}`), signal: view.signal, changed: view.throttle(draw),
   });
   const key = traceKey(kind, namespace, name);
-  if (tab === "life") lifePanel(panel, key, view.signal).catch((error) => isAborted(error) || replace(panel, h("p.problem", null, error.message)));
+  if (tab === "history") historyPanel(panel, kind, namespace, name, view.signal);
   if (tab === "trace") tracePanel(panel, new URLSearchParams({ object: key, ...(view.query.get("uid") ? { uid: view.query.get("uid") ?? "" } : {}) }), view.signal);
 }
 
@@ -114,7 +129,7 @@ function source(place, object) {
 }
 
 /** @param {HTMLElement} place @param {Kind} kind @param {any} object */
-function summary(place, kind, object) {
+function describe(place, kind, object) {
   const { metadata, spec = {}, status = {} } = object;
   const owners = (metadata.ownerReferences ?? []).map((/** @type {any} */ owner) => {
     const shown = h("span", null, `${owner.kind} ${owner.name}`);
@@ -129,8 +144,8 @@ function summary(place, kind, object) {
     card("Object", facts([
       ["Created", [clock(metadata.creationTimestamp), h("span.muted", null, ` ${age(metadata.creationTimestamp)} ago`)]],
       ["Revision", metadata.resourceVersion], ["UID", h("code", null, metadata.uid ?? "")],
-      owners.length ? ["Belongs to", owners] : null,
-      metadata.deletionTimestamp ? ["Deleted since", clock(metadata.deletionTimestamp)] : null,
+      owners.length ? [owners.length > 1 ? "Owners" : "Owner", owners] : null,
+      metadata.deletionTimestamp ? ["Deletion timestamp", clock(metadata.deletionTimestamp)] : null,
       metadata.finalizers?.length ? ["Finalizers", metadata.finalizers.join(", ")] : null,
       ["Labels", chips(metadata.labels)], ["Annotations", chips(metadata.annotations)],
     ])),
@@ -151,8 +166,8 @@ const conditions = (list) => h("div.scroll", { tabindex: 0, role: "group", "aria
     // Of most conditions True is the good news.
     const isBadNews = /(Pressure|Unavailable|Failure|Failed|Deadline|Disruption|Resizing)/.test(one.type);
     const colour = one.status === "Unknown" ? "bad" : (one.status === "True") !== isBadNews ? "good" : isBadNews ? "bad" : "warn";
-    return h("tr", null, h("td", null, one.type), h("td", null, badge(one.status, colour)),
-      h("td", null, one.reason ?? "", one.message ? h("p.muted", null, one.message) : null), h("td", { title: one.lastTransitionTime }, age(one.lastTransitionTime)));
+    return h("tr", null, h("td", null, words(one.type)), h("td", null, badge(one.status, colour)),
+      h("td", null, words(one.reason ?? ""), one.message ? h("p.muted", null, one.message) : null), h("td.when", { title: one.lastTransitionTime }, age(one.lastTransitionTime)));
   }))));
 
 /** What is worth more than its fields. @param {any} object */
@@ -163,8 +178,8 @@ function special(object) {
     const states = [...(status.initContainerStatuses ?? []), ...(status.containerStatuses ?? [])];
     return [
       card("Pod", facts([
-        ["Node", spec.nodeName ? h("a", { href: objectHref({ group: "", resource: "nodes" }, "", spec.nodeName) }, spec.nodeName) : h("a", { href: objectHref({ group: "", resource: "pods" }, metadata.namespace, metadata.name, "pending") }, "none yet: why?")],
-        ["Address", status.podIP ?? "none"], ["Service account", spec.serviceAccountName ?? ""], ["QoS", status.qosClass ?? ""],
+        ["Node", spec.nodeName ? h("a", { href: objectHref({ group: "", resource: "nodes" }, "", spec.nodeName) }, spec.nodeName) : h("a", { href: objectHref({ group: "", resource: "pods" }, metadata.namespace, metadata.name, "pending") }, "not scheduled: see why")],
+        ["Pod IP", status.podIP ?? "none"], ["Service account", spec.serviceAccountName ?? ""], ["QoS", status.qosClass ?? ""],
         status.message ? ["Message", status.message] : null,
       ])),
       card("Containers", h("div.scroll", { tabindex: 0, role: "group", "aria-label": "Containers" }, h("table", null, h("thead", null, h("tr", null, ["Container", "State", "Restarts", "Image"].map((title) => h("th", { scope: "col" }, title)))),
@@ -175,7 +190,7 @@ function special(object) {
           const last = state?.lastState?.terminated;
           return h("tr", null, h("td", null, container.name),
             h("td", null, badge(text, word === "running" ? (state.ready ? "good" : "warn") : tone(text)), value.message ? h("p.muted", null, value.message) : null,
-              last ? h("p.muted", null, `before that: exit code ${last.exitCode}${last.reason ? ` (${last.reason})` : ""}`) : null),
+              last ? h("p.muted", null, `last state: exit code ${last.exitCode}${last.reason ? ` (${last.reason})` : ""}`) : null),
             h("td.number", null, state?.restartCount ?? 0), h("td", null, h("code", null, container.image ?? "")));
         }))))),
     ];
@@ -193,7 +208,7 @@ function special(object) {
     return card("Service", facts([
       ["Type", spec.type ?? ""], ["Address", (spec.clusterIPs ?? [spec.clusterIP]).filter(Boolean).join(", ")],
       ["Ports", (spec.ports ?? []).map((/** @type {any} */ one) => `${one.port}${one.targetPort && one.targetPort !== one.port ? " → " + one.targetPort : ""}/${one.protocol ?? "TCP"}${one.nodePort ? ` (node ${one.nodePort})` : ""}`).join(", ")],
-      ["Selects", spec.selector ? Object.entries(spec.selector).map(([key, value]) => `${key}=${value}`).join(", ") : "nothing"],
+      ["Selector", spec.selector ? Object.entries(spec.selector).map(([key, value]) => `${key}=${value}`).join(", ") : "none"],
     ]));
   }
   if (named === "Secret.") {
@@ -231,14 +246,14 @@ function eventsPanel(place, object, view) {
   const draw = view.throttle(() => {
     if (live.error) return replace(place, h("p.problem", { role: "alert" }, live.error.message));
     const events = [...live.items.values()].sort((one, other) => time(other).localeCompare(time(one)));
-    replace(place, events.length ? eventTable(events, false) : h("p.muted", null, live.state === "loading" ? "loading…" : "Nothing was said about it in the last hour."));
+    replace(place, events.length ? eventTable(events, false) : h("p.muted", null, live.state === "loading" ? "loading…" : "No events for this object in the last hour."));
   });
   const live = new Live(`/api/v1/namespaces/${namespace}/events`, {
     query: "fieldSelector=" + encodeURIComponent(`involvedObject.uid=${object.metadata.uid}`), signal: view.signal, changed: draw,
   });
 }
 
-/** When it was said last. @param {any} event @returns {string} */
+/** When an event happened last. @param {any} event @returns {string} */
 export const time = (event) => event.series?.lastObservedTime ?? event.lastTimestamp ?? event.eventTime ?? event.metadata.creationTimestamp ?? "";
 
 /** @param {any[]} events @param {boolean} showsObject */
@@ -255,44 +270,3 @@ export const eventTable = (events, showsObject) => h("div.scroll", { tabindex: 0
       h("td", null, badge(event.reason ?? "", event.type === "Warning" ? "bad" : "quiet"), count > 1 ? h("span.muted", null, ` ×${count}`) : null),
       showsObject ? h("td", null, object) : null, h("td", null, event.message ?? ""), h("td.muted", null, event.source?.component || event.reportingComponent || ""));
   }))));
-
-/** Every write of the object that is recorded, with the fields it changed. @param {HTMLElement} place @param {string} key @param {AbortSignal} signal */
-async function lifePanel(place, key, signal) {
-  replace(place, h("p.muted", null, "reading…"));
-  const found = await get(`/ferry/v1/trace?object=${encodeURIComponent(key)}&lives=all&direction=back`, { signal });
-  const bySpan = new Map(found.records.map((/** @type {any} */ record) => [record.span, record]));
-  const attribute = (/** @type {any} */ record, /** @type {string} */ name) => record.attributes?.find((/** @type {any} */ one) => one[0] === name)?.[1];
-  const writes = found.records.filter((/** @type {any} */ record) => record.name === "store.commit" && record.object === key && record.committed)
-    .sort((/** @type {any} */ one, /** @type {any} */ other) => other.committed - one.committed);
-  if (!writes.length) return replace(place, h("p.muted", null, "No write of it is recorded."));
-  const verbs = /** @type {Record<string, [string, "" | "good" | "warn" | "bad"]>} */ ({ create: ["created", "good"], update: ["changed", ""], mark: ["deletion asked for", "warn"], delete: ["deleted", "bad"] });
-  const who = (/** @type {any} */ record) => {
-    for (let at = record, steps = 0; at && steps < 64; at = bySpan.get(at.parent), steps++) {
-      if (at.name === "apiserver.request") return attribute(at, "user") ?? "";
-    }
-    return "";
-  };
-  const lives = new Map(found.lives.map((/** @type {any} */ life, /** @type {number} */ at) => [life.uid, at]));
-  let uid = "";
-  replace(place,
-    found.isCut ? h("p.muted", null, "There is more than one answer holds; the oldest writes are left out.") : null,
-    h("ol.life", null, writes.map((/** @type {any} */ write) => {
-      const [word, colour] = verbs[attribute(write, "verb")] ?? [attribute(write, "verb") ?? "written", ""];
-      const its = attribute(write, "uid") ?? "";
-      const heading = its !== uid && found.lives.length > 1 ? h("h2", null, `Life ${(lives.get(its) ?? 0) + 1} of ${found.lives.length} `, h("code", null, its)) : null;
-      uid = its;
-      return [heading && h("li.heading", null, heading), h("li", null,
-        h("div.head", null, badge(word, colour), h("b", null, `r${write.committed}`), h("time", null, instant(write.start)), h("span", null, "by ", who(write) || "somebody"),
-          h("a", { href: `#/trace?revision=${write.committed}` }, "why, and what came of it")),
-        diff(attribute(write, "changed")))];
-    })));
-}
-
-/** `spec.replicas=1→3; metadata.labels[tier]` as lines. @param {string | undefined} changed */
-export function diff(changed) {
-  if (!changed) return null;
-  return h("ul.diff", null, String(changed).split("; ").map((one) => {
-    const match = /^([^=]+)=(.*)→(.*)$/.exec(one);
-    return h("li", null, match ? [h("code", null, match[1]), " ", match[2] ? h("del", null, match[2]) : null, match[2] && match[3] ? " → " : null, match[3] ? h("ins", null, match[3]) : null] : h("code", null, one));
-  }));
-}

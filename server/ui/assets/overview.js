@@ -13,6 +13,9 @@ const POLL = 15000;
 /** How much of the past the plots show. */
 const SHOWN = 6 * 3600 * 1000;
 
+/** A plot that has just begun shows so much. */
+const SHORTEST = 2 * 60 * 1000;
+
 /** What all nodes used together. @typedef {{ time: number, cpu: number, memory: number }} Sample */
 
 /** Since the page was opened; before that it is what the server has kept. @type {Sample[]} */
@@ -30,7 +33,7 @@ export async function overviewView(view) {
   replace(view.main,
     h("header.page", null, h("div", null, h("h1", null, "Overview"), h("p.muted", null, view.namespace ? `namespace ${view.namespace}` : "all namespaces"))),
     place.cards,
-    h("div.columns", null, section("Nodes", "nodes"), section("Not well", "problems"), section("Workloads", "workloads"), section("Use", "usage"),
+    h("div.columns", null, section("Nodes", "nodes"), section("Pods that are not ready", "problems"), section("Workloads", "workloads"), section("Usage", "usage"),
       section("Services and their endpoints", "map", ".wide"), section("Events", "events", ".wide")));
   place.cards.classList.add("figures");
 
@@ -80,25 +83,25 @@ export async function overviewView(view) {
     const byTone = (/** @type {string} */ wanted) => pods.filter((pod) => (isWell(pod) ? "good" : tone(pod.Status) === "bad" ? "bad" : "warn") === wanted).length;
     replace(place.cards,
       figure("Nodes ready", `${ready.length}/${nodes.length}`, listHref({ group: "", resource: "nodes" }), ready.length === nodes.length ? "good" : "bad"),
-      figure("Pods", pods.length.toLocaleString("en"), listHref({ group: "", resource: "pods" }), "", bar([{ name: "well", count: byTone("good"), tone: "good" }, { name: "waiting", count: byTone("warn"), tone: "warn" }, { name: "failing", count: byTone("bad"), tone: "bad" }], "Pods")),
-      figure("Not well", notWell.length.toLocaleString("en"), "#/pending", notWell.length ? "warn" : "good"),
+      figure("Pods", pods.length.toLocaleString("en"), listHref({ group: "", resource: "pods" }), "", bar([{ name: "ready or completed", count: byTone("good"), tone: "good" }, { name: "waiting", count: byTone("warn"), tone: "warn" }, { name: "failing", count: byTone("bad"), tone: "bad" }], "Pods")),
+      figure("Pods not ready", notWell.length.toLocaleString("en"), listHref({ group: "", resource: "pods" }), notWell.length ? "warn" : "good"),
       figure("Restarts", restarts.toLocaleString("en"), listHref({ group: "", resource: "pods" }), ""),
       figure("Services", live.services.items.size.toLocaleString("en"), listHref({ group: "", resource: "services" }), ""),
       figure("Warnings, last hour", warnings.length.toLocaleString("en"), listHref({ group: "", resource: "events" }), warnings.length ? "warn" : "good"));
     drawNodes(nodes, pods);
     drawUsage(nodes);
     replace(place.problems, live.pods.error ? problem(live.pods) : notWell.length ? h("ul.plain", null, notWell.slice(0, 12).map((pod) => h("li", null,
-      h("a", { href: objectHref({ group: "", resource: "pods" }, pod.metadata.namespace, pod.metadata.name) }, `${pod.metadata.namespace}/${pod.metadata.name}`), " ", badge(pod.Status, tone(pod.Status) || "warn"),
+      h("a", { href: objectHref({ group: "", resource: "pods" }, pod.metadata.namespace, pod.metadata.name) }, `${pod.metadata.namespace}/${pod.metadata.name}`), " ", badge(pod.Status === "Running" ? "Running, not ready" : pod.Status, tone(pod.Status) === "bad" ? "bad" : "warn"),
       h("span.muted", null, ` ${pod.Ready} ready, ${age(pod.metadata.creationTimestamp)}`))), notWell.length > 12 ? h("li.muted", null, `and ${notWell.length - 12} more`) : null)
-      : h("p.muted", null, live.pods.state === "loading" ? "loading…" : "Every pod is well."));
+      : h("p.muted", null, live.pods.state === "loading" ? "loading…" : "All pods are ready."));
     replace(place.workloads, h("ul.plain", null, counts.flatMap(({ kind, row, rows, live: one }) => [
-      h("li.line", null, h("a", { href: listHref(row) }, plural(rows.length, kind)), one.error ? h("span.muted", null, one.error.message) : h("span", null, badge(`${rows.filter((each) => isAvailable(kind, each)).length} available`, "good"), " ", rows.some((each) => !isAvailable(kind, each)) ? badge(`${rows.filter((each) => !isAvailable(kind, each)).length} not`, "warn") : "")),
+      h("li.line", null, h("a", { href: listHref(row) }, plural(rows.length, kind)), one.error ? h("span.muted", null, one.error.message) : h("span", null, rows.length ? badge(`${rows.filter((each) => isAvailable(kind, each)).length} available`, "good") : "", " ", rows.some((each) => !isAvailable(kind, each)) ? badge(`${rows.filter((each) => !isAvailable(kind, each)).length} unavailable`, "warn") : "")),
       rows.filter((each) => !isAvailable(kind, each)).slice(0, 6).map((each) => h("li.sub", null, h("a", { href: objectHref(row, each.metadata.namespace, each.metadata.name) }, `${each.metadata.namespace}/${each.metadata.name}`), ` ${each.Ready ?? ""}`)),
     ])));
     if (live.services.error) replace(place.map, problem(live.services));
     else topology(place.map, [...live.services.items.values()], [...live.slices.items.values()]);
     const events = [...live.events.items.values()].sort((one, other) => time(other).localeCompare(time(one))).slice(0, 30);
-    replace(place.events, live.events.error ? problem(live.events) : events.length ? eventTable(events, true) : h("p.muted", null, "Nothing was said in the last hour."));
+    replace(place.events, live.events.error ? problem(live.events) : events.length ? eventTable(events, true) : h("p.muted", null, "No events in the last hour."));
   }
 
   /** @param {any[]} nodes @param {any[]} pods */
@@ -118,7 +121,7 @@ export async function overviewView(view) {
   /** @param {any[]} nodes */
   function drawUsage(nodes) {
     const total = (/** @type {"cpu" | "memory"} */ what) => nodes.reduce((sum, node) => sum + (quantity(node.status?.allocatable?.[what]) || 0), 0);
-    const to = Date.now(), from = Math.min(to - 15 * 60 * 1000, history[0]?.time ?? to);
+    const to = Date.now(), from = Math.min(to - SHORTEST, history[0]?.time ?? to);
     const points = (/** @type {"cpu" | "memory"} */ what) => history.map((sample) => ({ time: sample.time, value: sample[what] }));
     const [cpu, memory] = [points("cpu"), points("memory")];
     replace(place.usage, history.length ? [
@@ -126,7 +129,7 @@ export async function overviewView(view) {
       plot({ label: "CPU", points: cpu, most: total("cpu"), format: cores, from, to }),
       h("h3", null, `Memory `, h("span.muted", null, memory.length ? `${bytes(memory[memory.length - 1].value)} of ${bytes(total("memory"))}` : "")),
       plot({ label: "Memory", points: memory, most: total("memory"), format: bytes, from, to }),
-    ] : h("p.muted", null, "No use is known yet. It is asked for every 15 seconds while this page is open, and every minute otherwise."));
+    ] : h("p.muted", null, "No usage data yet. It is sampled every 15 seconds while this page is open, and once a minute otherwise."));
   }
 }
 

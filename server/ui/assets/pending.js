@@ -3,7 +3,7 @@
 
 import { Live, get, isAborted } from "./api.js";
 import { badge, h, replace } from "./dom.js";
-import { age, instant } from "./format.js";
+import { age, instant, tone } from "./format.js";
 import { listPath, objectHref } from "./kinds.js";
 import { mayTrace } from "./rights.js";
 
@@ -15,7 +15,7 @@ export async function pendingView(view) {
   view.title("Pending pods");
   const traced = await mayTrace();
   const place = h("div");
-  replace(view.main, h("header.page", null, h("div", null, h("h1", null, "Pending pods"), h("p.muted", null, "Pods that do not run yet, and what each node said."))), place);
+  replace(view.main, h("header.page", null, h("div", null, h("h1", null, "Pending pods"), h("p.muted", null, "Pods that are not running yet, with the scheduler's result for each node."))), place);
   /** @type {Map<string, HTMLElement>} */
   const cards = new Map();
   const draw = view.throttle(() => {
@@ -44,13 +44,16 @@ export async function pendingView(view) {
   });
 }
 
+/** @param {any} pod @returns {any[]} */
+const containersOf = (pod) => [...(pod.status?.initContainerStatuses ?? []), ...(pod.status?.containerStatuses ?? [])];
+
 /** @param {any} pod */
 function reasonOf(pod) {
   const scheduled = pod.status?.conditions?.find((/** @type {any} */ one) => one.type === "PodScheduled");
   if (scheduled?.status === "False") return scheduled.reason ?? "Unschedulable";
-  if (!scheduled) return "not looked at yet";
-  const waiting = [...(pod.status.initContainerStatuses ?? []), ...(pod.status.containerStatuses ?? [])].map((one) => one.state?.waiting?.reason).find(Boolean);
-  return waiting ?? "on its node";
+  if (!scheduled) return "not processed yet";
+  const waiting = containersOf(pod).map((one) => one.state?.waiting?.reason).find(Boolean);
+  return waiting ?? "starting";
 }
 
 /**
@@ -60,10 +63,13 @@ export async function pendingPanel(place, pod, traced, signal) {
   const { namespace, name } = pod.metadata;
   const scheduled = pod.status?.conditions?.find((/** @type {any} */ one) => one.type === "PodScheduled");
   const message = scheduled?.status === "True" ? h("p", null, badge("scheduled", "good"), " on ", h("a", { href: objectHref(NODES, "", pod.spec.nodeName) }, pod.spec.nodeName), h("span.muted", null, ` ${age(scheduled.lastTransitionTime)} ago`))
-    : h("p", null, badge(scheduled?.reason ?? "waiting", "warn"), " ", scheduled?.message ?? "No scheduler has looked at it.");
+    : h("p", null, badge(scheduled?.reason ?? "waiting", "warn"), " ", scheduled?.message ?? "No scheduler has processed this pod.");
+  // One that has a node waits for its containers.
+  const held = containersOf(pod).map((one) => ({ name: one.name, waiting: one.state?.waiting })).filter((one) => one.waiting?.reason)
+    .map(({ name, waiting }) => h("p", null, badge(waiting.reason, tone(waiting.reason) || "warn"), ` container ${name}`, waiting.message ? `: ${waiting.message}` : null));
   const table = h("div");
-  replace(place, message, table);
-  if (!traced) return replace(table, h("p.muted", null, "What each node said is in the trace, which you may not read."));
+  replace(place, message, held, table);
+  if (!traced) return replace(table, h("p.muted", null, "The result for each node is part of the trace, which you are not allowed to read."));
   let last = "";
   const read = async () => {
     try {
@@ -73,7 +79,7 @@ export async function pendingPanel(place, pod, traced, signal) {
       const version = `${attempts.length} ${attempts[0]?.span}`;
       if (version === last) return;
       last = version;
-      replace(table, attempts.length ? attemptTable(attempts) : h("p.muted", null, "No attempt to place it is recorded."));
+      replace(table, attempts.length ? attemptTable(attempts) : h("p.muted", null, "No scheduling attempt is recorded."));
     } catch (error) {
       if (!isAborted(error)) replace(table, h("p.problem", null, /** @type {Error} */ (error).message));
     }
@@ -91,8 +97,8 @@ function attemptTable(attempts) {
   const scores = String(attribute(last, "scores") ?? "").split(" ").filter(Boolean);
   const facts = (last.attributes ?? []).filter((/** @type {any} */ one) => !["refused", "refused_nodes", "scores"].includes(one[0]));
   return [
-    h("p.muted", null, `${attempts.length > 1 ? `The last of ${attempts.length} recorded attempts` : "The attempt to place it"}, ${instant(last.start)}`, facts.length ? ": " + facts.map((/** @type {any} */ [key, value]) => `${key} ${value}`).join(", ") : ""),
-    refusals.length ? h("div.scroll", { tabindex: 0, role: "group", "aria-label": "Refusals" }, h("table", null, h("thead", null, h("tr", null, ["Node", "Plugin", "What it said"].map((title) => h("th", { scope: "col" }, title)))),
+    h("p.muted", null, `${attempts.length > 1 ? `Last of ${attempts.length} recorded scheduling attempts` : "Scheduling attempt"}, ${instant(last.start)}`, facts.length ? ": " + facts.map((/** @type {any} */ [key, value]) => `${key} ${value}`).join(", ") : ""),
+    refusals.length ? h("div.scroll", { tabindex: 0, role: "group", "aria-label": "Refusals" }, h("table", null, h("thead", null, h("tr", null, ["Node", "Plugin", "Reason"].map((title) => h("th", { scope: "col" }, title)))),
       h("tbody", null, refusals.map(({ node, plugin, reason }) => h("tr", null, h("td", null, h("a", { href: objectHref(NODES, "", node) }, node)), h("td", null, badge(plugin, "bad")), h("td", null, reason)))))) : null,
     scores.length ? h("p", null, "Scores: ", scores.map((score) => badge(score, "quiet"))) : null,
     last.error ? h("p.problem", null, last.error) : null,

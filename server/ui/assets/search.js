@@ -74,7 +74,7 @@ export function openSearch() {
     replace(list, shown.map((entry, number) => h("li", { role: "option", id: `found-${number}`, "aria-selected": String(number === at), onclick: () => go(entry) }, h("span", null, entry.title), h("small", null, entry.kind))));
     box.setAttribute("aria-activedescendant", shown.length ? `found-${at}` : "");
     list.children[at]?.scrollIntoView({ block: "nearest" });
-    replace(state, words.length ? `${found.length.toLocaleString("en")} found` : `${index.entries.length.toLocaleString("en")} names`, index.done ? "" : ", reading…");
+    replace(state, words.length ? `${found.length.toLocaleString("en")} found` : `${index.entries.length.toLocaleString("en")} objects and kinds`, index.done ? "" : ", loading…");
   };
   const go = (/** @type {Entry} */ entry) => {
     dialog.close();

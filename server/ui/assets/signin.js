@@ -50,7 +50,7 @@ export function signInView(problem) {
       location.reload();
     } catch (error) {
       said.hidden = false;
-      replace(said, /** @type {any} */ (error).code === 401 ? "The server does not know this token." : /** @type {Error} */ (error).message);
+      replace(said, /** @type {any} */ (error).code === 401 ? "The server does not accept this token." : /** @type {Error} */ (error).message);
     }
   };
   document.title = "Sign in · Ferry";
@@ -65,5 +65,5 @@ export function signInView(problem) {
         h("label", { for: "token" }, "Or paste a bearer token"),
         token,
         h("button.primary", { type: "submit" }, "Sign in")),
-      h("p.muted", null, "A browser that shows a client certificate needs neither."))));
+      h("p.muted", null, "A browser with a client certificate needs neither."))));
 }

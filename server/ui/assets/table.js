@@ -13,7 +13,8 @@ const MARGIN = 8;
 /**
  * @template T
  * @typedef {{ title: string, cell: (row: T) => any, text?: (row: T) => string, sort?: (row: T) => string | number,
- *   width?: string, isNumber?: boolean, isMinor?: boolean }} Column
+ *   least?: number, share?: number, isNumber?: boolean, isMinor?: boolean }} Column
+ * `least` is its width in rem, `share` its part of what is left.
  */
 
 /** @template T */
@@ -49,8 +50,20 @@ export class Table {
     replace(this.head, columns.map((column, at) => h("div.cell" + (column.isNumber ? ".number" : "") + (column.isMinor ? ".minor" : ""), {
       role: "columnheader", "aria-sort": at === this.sortBy ? (this.descending ? "descending" : "ascending") : "none",
     }, h("button", { onclick: () => this.order(at) }, column.title, at === this.sortBy ? (this.descending ? " ↓" : " ↑") : ""))));
-    this.element.style.setProperty("--columns", columns.filter((column) => !column.isMinor).map((column) => column.width ?? "minmax(6rem, 1fr)").join(" "));
-    this.element.style.setProperty("--all-columns", columns.map((column) => column.width ?? "minmax(6rem, 1fr)").join(" "));
+    this.setWidths("", columns, 1);
+    // On a phone the minor ones are left out, and the others are narrower.
+    this.setWidths("narrow-", columns.filter((column) => !column.isMinor), 0.64);
+  }
+
+  /**
+   * Head and rows are grids of their own. They have the same columns because both are as wide as this says, and no narrower
+   * than what the columns need.
+   * @param {string} prefix @param {Column<T>[]} columns @param {number} part of each column's least width
+   */
+  setWidths(prefix, columns, part) {
+    const widths = columns.map(({ least = 6, share = 1 }) => `minmax(${least * part}rem, ${share}fr)`);
+    this.element.style.setProperty(`--${prefix}columns`, widths.join(" "));
+    this.element.style.setProperty(`--${prefix}least`, `${columns.reduce((sum, { least = 6 }) => sum + least * part, 1)}rem`);
   }
 
   /** @param {number} at */

@@ -1,11 +1,11 @@
 // @ts-check
-/** What happened when, and because of what: `ferry trace` as a picture. */
+/** `ferry trace` as a picture: the steps, their times and their causes. */
 
 import { Refused, isAborted, lines } from "./api.js";
 import { badge, breakable, h, replace } from "./dom.js";
 import { duration, instant, longDuration, plural } from "./format.js";
 import { hrefOfKey } from "./kinds.js";
-import { diff } from "./object.js";
+import { changes } from "./history.js";
 import { mayTrace } from "./rights.js";
 import { Table } from "./table.js";
 import { Waterfall } from "./waterfall.js";
@@ -16,7 +16,7 @@ const AGAIN = 1000, AGAIN_AT_MOST = 30000;
 /** @param {import("./app.js").View} view */
 export async function traceView(view) {
   view.title("Trace");
-  if (!(await mayTrace())) return view.fail("The trace names everybody's objects; you may not read it.");
+  if (!(await mayTrace())) return view.fail("You are not allowed to read the trace: it names the objects of all users.");
   const query = new URLSearchParams();
   for (const name of ["object", "namespace", "uid", "lives", "revision", "trace", "user", "last"]) {
     const value = view.query.get(name);
@@ -60,12 +60,12 @@ export function tracePanel(place, query, signal) {
   const table = new Table({
     label: "Steps", key: (step) => step.span, choose: (step) => waterfall.select(step), sortBy: 1,
     columns: [
-      { title: "Step", cell: (step) => step.label, text: (step) => step.label, width: "minmax(16rem, 3fr)" },
-      { title: "Start", cell: (step) => "+" + duration(step.start - found.story.start), sort: (step) => step.start, width: "7rem", isNumber: true },
-      { title: "Duration", cell: (step) => duration(step.duration), sort: (step) => step.duration, width: "7rem", isNumber: true },
-      { title: "Critical", cell: (step) => (step.critical ? `◆ ${Math.round((100 * step.critical) / found.story.critical)}%` : ""), sort: (step) => step.critical, width: "6rem", isNumber: true },
-      { title: "Chapter", cell: (step) => step.chapter, width: "10rem", isMinor: true },
-      { title: "Facts", cell: (step) => step.error ?? step.facts, text: (step) => step.facts, width: "minmax(12rem, 3fr)", isMinor: true },
+      { title: "Step", cell: (step) => step.label, text: (step) => step.label, least: 16, share: 3 },
+      { title: "Start", cell: (step) => "+" + duration(step.start - found.story.start), sort: (step) => step.start, least: 7, share: 0.2, isNumber: true },
+      { title: "Duration", cell: (step) => duration(step.duration), sort: (step) => step.duration, least: 7, share: 0.2, isNumber: true },
+      { title: "Critical", cell: (step) => (step.critical ? `◆ ${Math.round((100 * step.critical) / found.story.critical)}%` : ""), sort: (step) => step.critical, least: 6, share: 0.2, isNumber: true },
+      { title: "Chapter", cell: (step) => step.chapter, least: 10, share: 0.5, isMinor: true },
+      { title: "Facts", cell: (step) => step.error ?? step.facts, text: (step) => step.facts, least: 12, share: 3, isMinor: true },
     ],
   });
   table.element.hidden = true;
@@ -114,26 +114,26 @@ export function tracePanel(place, query, signal) {
 
   function tell() {
     const { story } = found;
-    if (!story.steps.length) return replace(heading, h("p.muted", null, "Nothing is recorded of it. The record goes back some days, and is made of writes."));
+    if (!story.steps.length) return replace(heading, h("p.muted", null, "Nothing is recorded. The trace has the writes of the last days and their effects (flag --trace-retention)."));
     const path = story.steps.filter((/** @type {any} */ step) => step.critical > 0).sort((/** @type {any} */ one, /** @type {any} */ other) => other.critical - one.critical).slice(0, 4);
     const share = (/** @type {number} */ part) => `${Math.round((100 * part) / story.critical)}%`;
-    const others = found.lives?.length > 1 ? h("details", null, h("summary", null, plural(found.lives.length, "life", "lives")), h("ul", null, found.lives.map((/** @type {any} */ life) =>
+    const others = found.lives?.length > 1 ? h("details", null, h("summary", null, `${found.lives.length} objects had this name`), h("ul", null, found.lives.map((/** @type {any} */ life) =>
       h("li", null, h("a", { href: `#/trace?object=${encodeURIComponent(found.object)}&uid=${life.uid}`, "aria-current": life.uid === found.uid ? "true" : undefined }, instant(life.began)),
-        life.ended ? `, ${longDuration(life.ended - life.began)} long` : ", not ended")), h("li", null, h("a", { href: `#/trace?object=${encodeURIComponent(found.object)}&lives=all` }, "all in one picture")))) : null;
+        life.ended ? `, ${longDuration(life.ended - life.began)} long` : ", end not recorded")), h("li", null, h("a", { href: `#/trace?object=${encodeURIComponent(found.object)}&lives=all` }, "all together")))) : null;
     replace(heading,
       h("p", null, h("b", null, instant(story.start)), ` · ${longDuration(story.end - story.start)} · ${plural(story.spans, "span")}`, found.object ? [" · ", h("a", { href: hrefOfKey(found.object) }, found.object)] : null,
         story.folds.length ? h("span.muted", null, ` · ${plural(story.folds.length, "gap")} folded`) : null,
-        story.idleReconciles ? h("span.muted", null, ` · ${plural(story.idleReconciles, "reconcile")} found nothing to do`) : null),
+        story.idleReconciles ? h("span.muted", null, ` · ${plural(story.idleReconciles, "reconcile")} without a change`) : null),
       story.critical ? h("p", null, badge("◆ critical path", "warn"), ` ${longDuration(story.critical)}: `, path.map((/** @type {any} */ step, /** @type {number} */ at) => [at ? ", " : "", h("button.link", { onclick: () => waterfall.select(waterfall.story?.steps.find((one) => one.span === step.span) ?? null) }, `${share(step.critical)} ${step.label}`)]),
-        story.waited ? `, ${share(story.waited)} on watches and in queues` : "") : null,
-      found.clocks?.length ? h("p.muted", null, "Corrected by what caused what: ", found.clocks.map((/** @type {any} */ clock) => `the clock of ${clock.source} by ${clock.offset > 0 ? "+" : "−"}${duration(Math.abs(clock.offset))}`).join(", ")) : null,
-      found.isCut ? h("p.muted", null, "There is more than one answer holds; the oldest steps are left out.") : null,
+        story.waited ? `, ${share(story.waited)} in watches and queues` : "") : null,
+      found.clocks?.length ? h("p.muted", null, "Shifted, because an effect would begin before its cause: ", found.clocks.map((/** @type {any} */ clock) => `the clock of ${clock.source} by ${clock.offset > 0 ? "+" : "−"}${duration(Math.abs(clock.offset))}`).join(", ")) : null,
+      found.isCut ? h("p.muted", null, "The trace has more than 50,000 spans; the oldest are left out.") : null,
       found.failure ? h("p.problem", null, `The history is not written to disk: ${found.failure}`) : null, others);
   }
 
   /** @param {any} step */
   function describe(step) {
-    if (!step) return replace(details, h("p.muted", null, "Choose a step to see what is known about it. Drag to move, Ctrl and wheel or + and − to zoom, double-click to zoom to a step."));
+    if (!step) return replace(details, h("p.muted", null, "Choose a step to see its details. Drag to move, Ctrl and wheel or + and − to zoom, double-click to zoom to a step."));
     const record = found.records.find((/** @type {any} */ one) => one.span === step.span);
     const select = (/** @type {any} */ one) => one && waterfall.select(one);
     const writers = [...new Set((step.causes ?? []).map((/** @type {any} */ one) => one[0]))].map((/** @type {number} */ revision) => ({ revision, step: waterfall.writers?.get(revision)?.step }));
@@ -144,17 +144,17 @@ export function tracePanel(place, query, signal) {
       ["Took", duration(step.duration) + (step.times > 1 ? `, ${step.times} times` : "")],
       step.critical ? ["Critical path", `${duration(step.critical)}, ${Math.round((100 * step.critical) / found.story.critical)}%`] : null,
       record?.object ? ["Object", h("a", { href: hrefOfKey(record.object) }, breakable(record.object))] : null,
-      writers.length ? ["Because of", writers.slice(0, 20).map((/** @type {any} */ one) => one.step ? h("button.link", { onclick: () => select(one.step) }, breakable(`r${one.revision}: ${one.step.label}`)) : h("a", { href: `#/trace?revision=${one.revision}` }, `r${one.revision}`)).flatMap((/** @type {any} */ one) => [one, h("br")])] : null,
+      writers.length ? ["Caused by", writers.slice(0, 20).map((/** @type {any} */ one) => one.step ? h("button.link", { onclick: () => select(one.step) }, breakable(`r${one.revision}: ${one.step.label}`)) : h("a", { href: `#/trace?revision=${one.revision}` }, `r${one.revision}`)).flatMap((/** @type {any} */ one) => [one, h("br")])] : null,
       written.length ? ["Wrote", written.slice(0, 20).map((revision) => [h("a", { href: `#/trace?revision=${revision}` }, `r${revision}`), " "])] : null,
-      woken.length ? ["Woke", woken.slice(0, 20).flatMap((/** @type {any} */ one) => [h("button.link", { onclick: () => select(one) }, breakable(one.label)), h("br")])] : null,
-      record?.source ? ["Told by", record.source] : null,
+      woken.length ? ["Triggered", woken.slice(0, 20).flatMap((/** @type {any} */ one) => [h("button.link", { onclick: () => select(one) }, breakable(one.label)), h("br")])] : null,
+      record?.source ? ["Reported by", record.source] : null,
     ].filter(Boolean));
     const attributes = (record?.attributes ?? []).filter((/** @type {any} */ one) => one[0] !== "changed");
     const changed = record?.attributes?.find((/** @type {any} */ one) => one[0] === "changed")?.[1];
     replace(details, h("h2", null, breakable(step.label)), step.error ? h("p.problem", null, step.error) : null,
       h("dl", null, facts.map(([name, value]) => [h("dt", null, name), h("dd", null, value)])),
-      changed ? [h("h3", null, "Changed"), diff(changed)] : null,
-      attributes.length ? [h("h3", null, "Recorded"), h("dl", null, attributes.map((/** @type {any} */ [name, value]) => [h("dt", null, name), h("dd", null, String(value))]))] : null,
+      changed ? [h("h3", null, "Changed"), changes(changed)] : null,
+      attributes.length ? [h("h3", null, "Attributes"), h("dl", null, attributes.map((/** @type {any} */ [name, value]) => [h("dt", null, name), h("dd", null, String(value))]))] : null,
       h("p.muted", null, record ? `${record.name} · trace ` : "", record ? h("a", { href: `#/trace?trace=${record.trace}` }, record.trace.slice(0, 8) + "…") : null));
   }
 

@@ -13,7 +13,7 @@ function write(value, indent) {
     return value.map((element) => "\n" + indent + "-" + inList(element, indent)).join("");
   }
   if (value !== null && typeof value === "object") {
-    const keys = Object.keys(value).filter((key) => value[key] !== undefined);
+    const keys = Object.keys(value).filter((key) => value[key] !== undefined).sort();
     if (!keys.length) return " {}";
     return keys.map((key) => {
       const below = value[key];

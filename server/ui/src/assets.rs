@@ -27,7 +27,7 @@ macro_rules! files {
 /// `index.html` stands for the directory.
 const FILES: &[(&str, &[u8])] = files!(
     "index.html" "style.css" "icon.svg"
-    "app.js" "actions.js" "api.js" "chart.js" "dom.js" "format.js" "kinds.js" "list.js" "logs.js" "object.js"
+    "app.js" "actions.js" "api.js" "chart.js" "dom.js" "format.js" "history.js" "kinds.js" "list.js" "logs.js" "object.js"
     "overview.js" "pending.js" "rights.js" "search.js" "signin.js" "table.js" "topology.js" "trace.js" "waterfall.js"
     "yaml.js"
 );

@@ -176,6 +176,14 @@ impl Browser {
         panic!("{action} of {selector}: {}", refused["message"]);
     }
 
+    /// Shows pages to somebody who prefers `light` or `dark`; "" is what the window was opened with.
+    pub fn prefer(&self, scheme: &str) {
+        let feature = json!({ "name": "prefers-color-scheme", "value": scheme });
+        let features = if scheme.is_empty() { json!([]) } else { json!([feature]) };
+        let command = json!({ "cmd": "Emulation.setEmulatedMedia", "params": { "features": features } });
+        self.ask("POST", "/goog/cdp/execute", Some(&command));
+    }
+
     /// Keys for whatever has the focus.
     pub fn press(&self, keys: &[&str]) {
         let actions: Vec<Value> = keys

@@ -87,6 +87,17 @@ async fn a_follower_hears_of_a_write_as_it_happens() {
     assert!(tokio::time::timeout(Duration::from_secs(10), heard).await.expect("within ten seconds"));
 }
 
+/// What all nodes use says something about everybody's pods.
+#[tokio::test]
+async fn only_administrators_read_the_usage_of_the_last_hours() {
+    let server = TestServer::start().await;
+    assert_eq!(server.get("/ferry/v1/usage").await.expect(200)["samples"], json!([]), "nothing is known yet");
+    for (name, group) in [("mallory", "system:authenticated"), ("system:node:n1", "system:nodes")] {
+        let user = server.user(name, &[group]);
+        assert_eq!(send(&user, Method::GET, "/ferry/v1/usage", &[], Vec::new()).await.code, 403, "{name}");
+    }
+}
+
 #[tokio::test]
 async fn only_administrators_read_and_components_hand_in() {
     let _alone = ALONE.lock().await;
@@ -309,7 +320,7 @@ async fn a_write_is_shown_as_a_waterfall() {
         "Storage and watch",
         "commit configmaps/default/shown",
         "write to disk",
-        "watchers have it",
+        "apply to the watch cache",
     ] {
         assert!(text.contains(words), "no {words:?} in\n{text}");
     }
@@ -425,13 +436,177 @@ async fn nothing_secret_is_ever_in_a_span() {
         json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}});
     server.post("/apis/authentication.k8s.io/v1/tokenreviews", &review).await.expect(201);
 
+    let others = secrets_in_requests(&server).await;
+    let in_kinds = secrets_in_kinds(&server).await;
+    let in_words = secrets_in_words_of_webhooks_and_policies(&server).await;
+
     let kept = serde_json::to_string(&ferry_trace::ring().all()).expect("records are JSON");
     assert!(kept.contains("secrets/default/s"), "the writes themselves are recorded");
     for path in ["data[password]", "metadata.labels[image]", "data[phase]", "spec.replicas=1→4", "spec.image"]
     {
         assert!(kept.contains(path), "the change of {path} is not told");
     }
-    for secret in SECRETS.iter().copied().chain([token.as_str(), encoded.as_str(), "MTIzNDU2"]) {
-        assert!(!kept.contains(secret), "{secret} is in the trace");
+    // The steps that hold them are recorded, so that looking for them says something.
+    for step in ["/pods/p/exec", "/services/s/proxy/", "denied the request: …", "denied request: …"] {
+        assert!(kept.contains(step), "{step} is not in the trace");
     }
+    let fixed =
+        SECRETS.iter().copied().chain([token.as_str(), encoded.as_str(), "MTIzNDU2"]).map(str::to_owned);
+    for secret in fixed.chain(others).chain(in_kinds).chain(in_words) {
+        assert!(!kept.contains(&secret), "{secret} is in the trace");
+    }
+}
+
+/// Command lines, paths that a proxy passes on, and all headers that may hold something.
+async fn secrets_in_requests(server: &TestServer) -> Vec<String> {
+    use base64::Engine;
+    let admin = server.user("root", &["system:masters"]);
+    // Nobody is there to answer; that is none of the trace's business.
+    for path in [
+        "/api/v1/namespaces/default/pods/p/exec?container=c&command=hunter2-command&stdin=hunter2-stdin",
+        "/api/v1/namespaces/default/services/s/proxy/hooks/hunter2-hook?token=hunter2-token",
+        "/api/v1/namespaces/default/configmaps?access_token=hunter2-access&labelSelector=hunter2-selector",
+    ] {
+        send(&admin, Method::POST, path, &[], Vec::new()).await;
+    }
+    let headers = [
+        ("cookie", "session=hunter2-cookie"),
+        ("baggage", "customer=hunter2-baggage"),
+        ("tracestate", "vendor=hunter2-tracestate"),
+        ("x-forwarded-for", "hunter2-forwarded"),
+        ("x-api-key", "hunter2-api-key"),
+        ("impersonate-user", "alice"),
+        ("impersonate-group", "system:masters"),
+        ("impersonate-extra-pin", "hunter2-extra"),
+        ("content-type", "application/json"),
+    ];
+    let body = config_map("headers").to_string().into_bytes();
+    assert_eq!(send(&admin, Method::POST, MAPS, &headers, body).await.code, 201);
+    // A body that is no object is quoted to whoever sent it.
+    let plain = [("content-type", "application/json")];
+    for wrong in
+        [r#"{"data": {"a": ["hunter2-type"]}}"#, r#"{"immutable": "hunter2-boolean"}"#, "hunter2-body"]
+    {
+        assert_eq!(send(&admin, Method::POST, MAPS, &plain, wrong.into()).await.code, 400, "{wrong}");
+    }
+    let url = server.url().parse::<http::Uri>().expect("an address");
+    for authorization in [
+        format!("Basic {}", base64::prelude::BASE64_STANDARD.encode("root:hunter2-basic")),
+        "Bearer hunter2.jwt.hunter2".to_owned(),
+        "Negotiate hunter2-negotiate".to_owned(),
+    ] {
+        let mut config = kube::Config::new(url.clone());
+        config.accept_invalid_certs = true;
+        config.headers = vec![(
+            http::header::AUTHORIZATION,
+            http::HeaderValue::from_str(&authorization).expect("a header"),
+        )];
+        let outside = kube::Client::try_from(config).expect("a client");
+        assert_eq!(
+            send(&outside, Method::POST, MAPS, &plain, b"{}".to_vec()).await.code,
+            401,
+            "{authorization}"
+        );
+    }
+    let encoded = base64::prelude::BASE64_STANDARD.encode("root:hunter2-basic");
+    ["hunter2", &encoded].map(str::to_owned).into()
+}
+
+/// Values that users fill in where a field is no text of Kubernetes' own.
+async fn secrets_in_kinds(server: &TestServer) -> Vec<String> {
+    let volume = |text: &str| {
+        json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "v"}, "spec": {
+            "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "mountOptions": [format!("password={text}")],
+            "csi": {"driver": "d", "volumeHandle": "h", "volumeAttributes": {"type": "x", "status": "x"}}}})
+    };
+    server.post("/api/v1/persistentvolumes", &volume("hunter2-mount")).await.expect(201);
+    let change = json!({"spec": {"mountOptions": ["password=hunter2-mount-changed"]}});
+    server.patch("/api/v1/persistentvolumes/v", "merge", &change).await;
+    let selector = |text: &str| {
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"},
+            "spec": {"ports": [{"port": 80}], "externalName": text, "selector": {"image": text, "type": text}}})
+    };
+    server.post("/api/v1/namespaces/default/services", &selector("hunter2-before")).await.expect(201);
+    let change = json!({"spec": {"selector": {"image": "hunter2-image", "status": "hunter2-status"}}});
+    server.patch("/api/v1/namespaces/default/services/s", "merge", &change).await.expect(200);
+    // A custom resource may call anything a name, a type or a key.
+    let vaults = "/apis/example.com/v1/namespaces/default/vaults";
+    let vault = |secret: &str| {
+        json!({"apiVersion": "example.com/v1", "kind": "Vault", "metadata": {"name": "w"}, "spec": {
+            "keys": [{"key": secret}], "users": [{"name": format!("{secret} of alice")}], "texts": [secret]}})
+    };
+    server.post(vaults, &vault("hunter2-key")).await.expect(201);
+    let changed = json!({"spec": vault("hunter2-key-changed")["spec"].clone()});
+    server.patch(&format!("{vaults}/w"), "merge", &changed).await.expect(200);
+    Vec::new()
+}
+
+/// A webhook and a policy that repeat a part of the object in what they say.
+async fn secrets_in_words_of_webhooks_and_policies(server: &TestServer) -> Vec<String> {
+    use ferry_e2e::webhook_server::{WebhookServer, configuration, deny};
+    let webhook =
+        WebhookServer::start(|_| deny("the password \"hunter2-weak\" is too weak: hunter2-bare")).await;
+    let hook = webhook.webhook("judge.example.com");
+    let configuration = configuration("ValidatingWebhookConfiguration", "judge", vec![hook]);
+    let hooks = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
+    server.post(hooks, &configuration).await.expect(201);
+    let give_up = std::time::Instant::now() + Duration::from_secs(30);
+    while server.post(MAPS, &config_map("judged")).await.code != 403 {
+        assert!(std::time::Instant::now() < give_up, "the webhook is not asked");
+        server.delete(&format!("{MAPS}/judged")).await;
+    }
+    server.delete(&format!("{hooks}/judge")).await.expect(200);
+    let policy = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": "quotes"}, "spec": {
+            "matchConstraints": {"resourceRules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]}]},
+            "validations": [{"expression": "!has(object.data.pin)", "messageExpression": "'the pin is ' + object.data.pin"}]}});
+    let root = "/apis/admissionregistration.k8s.io/v1";
+    server.post(&format!("{root}/validatingadmissionpolicies"), &policy).await.expect(201);
+    let binding = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": "quotes"}, "spec": {"policyName": "quotes", "validationActions": ["Deny"]}});
+    server.post(&format!("{root}/validatingadmissionpolicybindings"), &binding).await.expect(201);
+    let pinned = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "pinned"}, "data": {"pin": "hunter2-pin"}});
+    let give_up = std::time::Instant::now() + Duration::from_secs(30);
+    loop {
+        let answer = server.post(MAPS, &pinned).await;
+        if answer.code == 422 {
+            assert!(
+                answer.json().to_string().contains("hunter2-pin"),
+                "whoever sent it is told: {}",
+                answer.json().to_string()
+            );
+            return Vec::new();
+        }
+        assert!(std::time::Instant::now() < give_up, "the policy is not asked: {}", answer.code);
+        server.delete(&format!("{MAPS}/pinned")).await;
+    }
+}
+
+/// Requests of nobody known leave nothing behind: they must not push out what is kept.
+#[tokio::test]
+async fn refused_credentials_are_not_recorded() {
+    let _alone = ALONE.lock().await;
+    let server = TestServer::start().await;
+    let mut outside = kube::Config::new(server.url().parse().expect("an address"));
+    outside.accept_invalid_certs = true;
+    outside.auth_info.token = Some("nobodys".to_owned().into());
+    let outside = kube::Client::try_from(outside).expect("a client");
+    let before = ferry_trace::ring().latest();
+    for _ in 0..10 {
+        assert_eq!(send(&outside, Method::POST, MAPS, &[], b"{}".to_vec()).await.code, 401);
+    }
+    let after = ferry_trace::ring().after(before);
+    let requests =
+        after.iter().filter(|record| ["apiserver.request", "filter.authentication"].contains(&&*record.name));
+    let refused: Vec<&Record> = requests.filter(|record| record.attribute("user").is_none()).collect();
+    assert!(refused.is_empty(), "{refused:?}");
+    // Whoever is known and may not is told by name.
+    let mallory = server.user("mallory", &["system:authenticated"]);
+    assert_eq!(send(&mallory, Method::POST, MAPS, &[], b"{}".to_vec()).await.code, 403);
+    let after = ferry_trace::ring().after(before);
+    assert!(
+        after
+            .iter()
+            .any(|record| record.name == "apiserver.request" && record.text("user") == Some("mallory"))
+    );
 }

@@ -203,7 +203,10 @@ async fn who_scaled_changed_and_deleted_is_known_also_after_a_restart() {
     let second = deployments.create(&PostParams::default(), &deployment()).await.expect("created");
     let second = second.uid().expect("a uid");
     let told = cluster
-        .until_told(&["trace", "deployment/web"], &["create deployments.apps/default/web", "Other lives"])
+        .until_told(
+            &["trace", "deployment/web"],
+            &["create deployments.apps/default/web", "Other objects named"],
+        )
         .await;
     assert!(told.contains(&uid) && !told.contains("delete deployments.apps/default/web"), "{told}");
     let told = cluster.ask(&["trace", "deployment/web", "--uid", &uid]);

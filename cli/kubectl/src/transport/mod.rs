@@ -190,9 +190,8 @@ impl Client {
             Box::pin(self.check_version()).await?;
         }
         let mut span = ferry_trace::span("kubectl.request");
-        // Without the query: a path holds names, and nothing else.
         span.set("method", request.method.as_str());
-        span.set("path", request.path.split('?').next().unwrap_or_default());
+        span.set("path", ferry_trace::recorded_path(request.path));
         let url = format!("{}{}", self.config.server, request.path);
         let headers = span.in_scope(self.headers(&request)).await?;
         self.log.request(&request.method, &url, &headers, &request.body);

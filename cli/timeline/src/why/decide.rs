@@ -24,8 +24,11 @@ pub enum What {
     Restarted,
     NotReady,
     Unreachable,
+    /// Became ready.
+    Ready,
     Scaled,
     Changed,
+    Scheduled,
     Created,
 }
 
@@ -45,6 +48,9 @@ pub struct Reason {
     pub object: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
+    /// Another object has taken the name since.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_earlier: bool,
     /// Nanoseconds since 1970.
     pub time: u64,
     /// When it was over, of something that lasts: nanoseconds since 1970.
@@ -54,9 +60,12 @@ pub struct Reason {
     pub revision: Option<i64>,
     #[serde(flatten)]
     pub writer: Writer,
-    /// In words: the scheduler's refusals, how a container ended.
+    /// In words: the scheduler's refusal, how a container ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
+    /// Of a pending pod: each node with the plugin that refused it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<Change>,
     /// What caused it, and what caused that, to the first cause.
@@ -111,6 +120,10 @@ pub fn why(records: &[Record], object: &str, question: &Question) -> Vec<Reason>
         _ => asks_for(question, reason.what) && reason.until.is_none(),
     };
     reasons.extend(history.pending(object).filter(is_told));
+    let newest = history.commits_of(object).last().and_then(|commit| commit.text("uid").map(str::to_owned));
+    for reason in &mut reasons {
+        reason.is_earlier = reason.uid.is_some() && reason.uid != newest;
+    }
     match question {
         Question::Anything => worth_telling(reasons),
         Question::Only(_) | Question::Field(_) => {
@@ -120,22 +133,44 @@ pub fn why(records: &[Record], object: &str, question: &Question) -> Vec<Reason>
     }
 }
 
-/// How each life ended before everything else. That an object was made is told where nothing says more, and of the
-/// newest life where nothing else does: what was deleted may be there again.
+/// The object that has the name now before those that had it earlier; of each how it ended, then the latest first. That it
+/// was made and scheduled is told where nothing says more.
 fn worth_telling(mut reasons: Vec<Reason>) -> Vec<Reason> {
-    let says_more = |reason: &Reason| !matches!(reason.what, What::Created | What::Changed);
-    if reasons.iter().any(says_more) {
-        let made = reasons.iter().filter(|reason| reason.what == What::Created);
-        let newest = made.max_by_key(|reason| reason.revision).and_then(|reason| reason.uid.clone());
-        let is_told =
-            newest.is_some() && !reasons.iter().any(|reason| reason.uid == newest && says_more(reason));
-        reasons.retain(|reason| reason.what != What::Created || (is_told && reason.uid == newest));
+    let is_end = |reason: &Reason| matches!(reason.what, What::Deleted | What::Evicted | What::Preempted);
+    let says_more = |reason: &Reason| {
+        !matches!(reason.what, What::Created | What::Scheduled | What::Ready | What::Changed)
+    };
+    let ends: HashMap<Option<String>, u64> = reasons
+        .iter()
+        .filter(|reason| is_end(reason))
+        .map(|reason| (reason.uid.clone(), reason.time))
+        .collect();
+    let eventful: HashSet<Option<String>> =
+        reasons.iter().filter(|reason| says_more(reason)).map(|reason| reason.uid.clone()).collect();
+    reasons.retain(|reason| match reason.what {
+        What::Ready => false,
+        // What ends is no longer ready.
+        What::NotReady => ends.get(&reason.uid).is_none_or(|end| reason.time < *end),
+        What::Created | What::Scheduled => !eventful.contains(&reason.uid),
+        What::Changed => !is_book_keeping(reason),
+        _ => true,
+    });
+    let mut latest: HashMap<Option<String>, u64> = HashMap::new();
+    for reason in &reasons {
+        let time = latest.entry(reason.uid.clone()).or_default();
+        *time = reason.time.max(*time);
     }
     reasons.sort_by_key(|reason| {
-        let is_end = matches!(reason.what, What::Deleted | What::Evicted | What::Preempted);
-        (!is_end, std::cmp::Reverse(reason.time))
+        let life = latest.get(&reason.uid).copied();
+        (reason.is_earlier, std::cmp::Reverse(life), !is_end(reason), std::cmp::Reverse(reason.time))
     });
     reasons
+}
+
+/// A component that notes something in labels and annotations.
+fn is_book_keeping(reason: &Reason) -> bool {
+    let is_metadata = |change: &Change| change.field.starts_with("metadata.");
+    reason.writer.component.is_some() && !reason.changes.is_empty() && reason.changes.iter().all(is_metadata)
 }
 
 fn asks_for(question: &Question, what: What) -> bool {
@@ -199,13 +234,15 @@ impl<'a> History<'a> {
             what,
             object: commit.object.as_deref().unwrap_or_default().to_owned(),
             uid: commit.text("uid").map(str::to_owned),
+            is_earlier: false,
             time: commit.start,
             until: None,
             revision: commit.committed,
             writer: self.writer(commit),
             detail: self.detail(commit, what, &changed),
+            nodes: Vec::new(),
             changes: telling(what, changed),
-            because: self.because(commit),
+            because: self.because(commit, what),
         })
     }
 
@@ -234,6 +271,12 @@ impl<'a> History<'a> {
         let ready = named("status.conditions[Ready].status");
         if ready.is_some_and(|change| change.from.as_deref() == Some("True")) {
             return Some(What::NotReady);
+        }
+        if ready.is_some_and(|change| change.to.as_deref() == Some("True")) {
+            return Some(What::Ready);
+        }
+        if named("spec.nodeName").is_some_and(|change| change.from.is_none()) {
+            return Some(What::Scheduled);
         }
         if named("spec.replicas").is_some() {
             return Some(What::Scaled);
@@ -290,17 +333,63 @@ impl<'a> History<'a> {
                 told.map(str::to_owned)
             }
             What::Restarted => {
-                let ended = |field: &str| {
-                    let ends = changed.iter().find(|change| {
-                        change.field.contains(".lastState.terminated.") && change.field.ends_with(field)
-                    });
-                    ends.and_then(|change| change.to.clone())
-                };
+                let ended = |field: &str| self.last_end(commit, changed, field);
                 let reason = ended(".reason").map(|reason| format!(" ({reason})")).unwrap_or_default();
-                ended(".exitCode").map(|code| format!("its container ended with exit code {code}{reason}"))
+                let code = ended(".exitCode").map(|code| format!("exit code {code}{reason}"));
+                let probe = self.failed_probe(commit, changed);
+                let told: Vec<String> = code.into_iter().chain(probe).collect();
+                (!told.is_empty()).then(|| told.join(", "))
+            }
+            What::NotReady | What::Unreachable => {
+                let reason = changed.iter().find(|change| change.field == "status.conditions[Ready].reason");
+                reason.and_then(|change| change.to.clone())
             }
             _ => None,
         }
+    }
+
+    /// How the container ended that was restarted. A commit tells what differs: an exit code like the one before stands in an
+    /// earlier one.
+    fn last_end(&self, commit: &Record, changed: &[Change], field: &str) -> Option<String> {
+        let container = changed.iter().find_map(|change| container_of(&change.field))?;
+        let list = format!("[{container}].");
+        let of_container = |change: &Change| {
+            change.field.contains(&list)
+                && change.field.contains(".terminated.")
+                && change.field.ends_with(field)
+        };
+        let told = |changed: Vec<Change>| changed.into_iter().find(of_container).and_then(|change| change.to);
+        let commits = self.commits_of(commit.object.as_deref()?);
+        let own = commits
+            .into_iter()
+            .rev()
+            .filter(|other| other.committed <= commit.committed && other.text("uid") == commit.text("uid"));
+        own.filter_map(|other| told(changes(other.text("changed").unwrap_or_default()))).next()
+    }
+
+    /// The probe that had a container restarted: its verdict came after the restart before.
+    fn failed_probe(&self, commit: &Record, changed: &[Change]) -> Option<String> {
+        let container = changed.iter().find_map(|change| container_of(&change.field))?;
+        let of_container = |record: &&Record| {
+            record.object == commit.object
+                && record.text("container") == Some(container)
+                && record.start < commit.start
+        };
+        let is_before = |record: &&&Record| {
+            record.start < commit.start
+                && record
+                    .text("changed")
+                    .is_some_and(|text| text.contains(&format!("[{container}].restartCount=")))
+        };
+        let commits = self.commits_of(commit.object.as_deref()?);
+        let before = commits.iter().filter(is_before).map(|record| record.start).max().unwrap_or(0);
+        let failed = |record: &&Record| {
+            let stops = matches!(record.text("probe"), Some("Liveness" | "Startup"));
+            record.name == "kubelet.probe" && stops && record.text("verdict") == Some("Failure")
+        };
+        let probes = self.records.iter().filter(of_container).filter(failed);
+        let probe = probes.filter(|record| record.start > before).max_by_key(|record| record.start)?;
+        Some(format!("after its {} probe failed", probe.text("probe")?.to_lowercase()))
     }
 
     /// The last attempt to find a node that found none, and when another one did or the pod went.
@@ -318,16 +407,20 @@ impl<'a> History<'a> {
         let is_gone = |commit: &&Record| matches!(commit.text("verb"), Some(MARK | DELETE));
         let ends = self.commits_of(object).into_iter().filter(is_gone).chain(attempts());
         let until = ends.map(|record| record.start).filter(|start| *start > last.start).min();
-        let nodes = last.text("refused_nodes").map(|nodes| format!(" ({nodes})")).unwrap_or_default();
+        let nodes = last.text("refused_nodes").unwrap_or_default().split("; ");
+        let commits = self.commits_of(object);
+        let own = commits.iter().rev().find(|commit| commit.start <= last.start);
         Some(Reason {
             what: What::Pending,
             object: object.to_owned(),
-            uid: None,
+            uid: own.and_then(|commit| commit.text("uid")).map(str::to_owned),
+            is_earlier: false,
             time: last.start,
             until,
             revision: None,
             writer: Writer { component: Some("scheduler".into()), ..Writer::default() },
-            detail: Some(format!("{refused}{nodes}")),
+            detail: Some(refused),
+            nodes: nodes.filter(|node| !node.is_empty()).map(str::to_owned).collect(),
             changes: Vec::new(),
             because: Vec::new(),
         })
@@ -358,7 +451,8 @@ impl<'a> History<'a> {
                     let name = record.text("controller")?;
                     Some(format!("{} controller", name.strip_suffix("-controller").unwrap_or(name)))
                 }
-                "scheduler" | "kubelet" => Some(room.to_owned()),
+                "kubelet" => user.and_then(component_of).or_else(|| Some(room.to_owned())),
+                "scheduler" => Some(room.to_owned()),
                 _ => None,
             }
         });
@@ -371,13 +465,23 @@ impl<'a> History<'a> {
         Writer { user: user.map(str::to_owned), component, command: command.or(program).map(str::to_owned) }
     }
 
-    fn because(&self, commit: &'a Record) -> Vec<Cause> {
+    /// Statuses that moved on lead to causes and are none themselves.
+    fn because(&self, commit: &'a Record, what: What) -> Vec<Cause> {
+        let is_status = matches!(what, What::Restarted | What::NotReady | What::Unreachable | What::Ready);
         let mut because: Vec<Cause> = Vec::new();
         let mut known = HashSet::from([commit.committed]);
         let mut at = commit;
         while let Some(cause) = self.cause_of(at).filter(|cause| known.insert(cause.committed)) {
+            at = cause;
             let changed = changes(cause.text("changed").unwrap_or_default());
-            let what = self.what(cause, &changed).unwrap_or(What::Changed);
+            let is_own = cause.object == commit.object;
+            let what = match self.what(cause, &changed) {
+                // That a pod was made is no reason for what became of it.
+                Some(What::Created) if is_own && is_status => break,
+                Some(What::Restarted | What::NotReady | What::Ready) if is_own => continue,
+                None | Some(What::Scheduled) => continue,
+                Some(what) => what,
+            };
             because.push(Cause {
                 object: cause.object.as_deref().unwrap_or_default().to_owned(),
                 what,
@@ -389,7 +493,9 @@ impl<'a> History<'a> {
             if because.len() == MAX_CAUSES {
                 break;
             }
-            at = cause;
+        }
+        if what == What::Scheduled {
+            because.truncate(1);
         }
         because
     }
@@ -427,12 +533,20 @@ fn component_of(user: &str) -> Option<String> {
     })
 }
 
+/// `status.containerStatuses[NAME].restartCount`
+pub(super) fn container_of(field: &str) -> Option<&str> {
+    let (list, rest) = field.strip_prefix("status.")?.split_once('[')?;
+    let (name, of) = rest.split_once(']')?;
+    (list.ends_with("ontainerStatuses") && of == ".restartCount").then_some(name)
+}
+
 /// The changes that belong to what happened, without those that go along with them.
 fn telling(what: What, changed: Vec<Change>) -> Vec<Change> {
     let is_telling = |change: &Change| match what {
         What::Scaled => change.field == "spec.replicas",
+        What::Scheduled => change.field == "spec.nodeName",
         What::Deleted | What::Evicted | What::Preempted | What::Created => false,
-        What::NotReady | What::Unreachable => change.field.starts_with("status.conditions[Ready]"),
+        What::NotReady | What::Unreachable | What::Ready => change.field == "status.conditions[Ready].status",
         What::Restarted => change.field.ends_with(".restartCount"),
         What::Changed | What::Pending => true,
     };
@@ -494,16 +608,17 @@ mod tests {
             apiserver.request method=POST user=carol
             store.commit ^apiserver.request @configmaps/default/c >7 verb=create uid=b
         ";
-        let [deleted, by_bob] = ["configmaps/default/c was deleted T (r6)", "  by bob"];
+        let by_bob = "  by bob";
         let again = ["configmaps/default/c was created T (r7)", "  by carol"];
-        let told = [deleted, by_bob, again[0], again[1]];
+        let earlier = "configmaps/default/c (an earlier object of this name) was deleted T (r6)";
+        let told = [again[0], again[1], earlier, by_bob];
         check(made, "configmaps/default/c", Question::Anything, &told);
         let gone = format!(
             "{made}
             apiserver.request method=DELETE user=dave
             store.commit ^apiserver.request @configmaps/default/c >8 verb=delete uid=b"
         );
-        let ends = ["configmaps/default/c was deleted T (r8)", "  by dave", deleted, by_bob];
+        let ends = ["configmaps/default/c was deleted T (r8)", "  by dave", earlier, by_bob];
         check(&gone, "configmaps/default/c", Question::Anything, &ends);
     }
 
@@ -604,7 +719,7 @@ mod tests {
             .into();
         let reason = &why(&records, "pods/default/x", &Question::Anything)[0];
         assert_eq!(reason.what, What::Restarted);
-        assert_eq!(reason.detail.as_deref(), Some("its container ended with exit code 137 (OOMKilled)"));
+        assert_eq!(reason.detail.as_deref(), Some("exit code 137 (OOMKilled)"));
         assert_eq!(reason.writer.component.as_deref(), Some("kubelet of one"));
         let ready = "
             store.commit @pods/default/x >5 verb=update changed=status.conditions[Ready].status=True→False
@@ -626,7 +741,7 @@ mod tests {
             refused,
             "pods/default/x",
             Question::Anything,
-            &["pods/default/x is pending T: 0/1-nodes (one-cpu)", "  by the scheduler"],
+            &["pods/default/x is pending T: 0/1-nodes", "  node one-cpu", "  by the scheduler"],
         );
         let bound = format!("{refused}\nscheduler.schedule @pods/default/x node=one");
         check(&bound, "pods/default/x", Question::Anything, &[]);
@@ -635,12 +750,118 @@ mod tests {
             "pods/default/x",
             Question::Only(What::Pending),
             &[
-                "pods/default/x was pending T until 1970-01-01T00:00:01.001Z: 0/1-nodes (one-cpu)",
+                "pods/default/x was pending T until 1970-01-01T00:00:01.001Z: 0/1-nodes",
+                "  node one-cpu",
                 "  by the scheduler",
             ],
         );
         let gone = format!("{refused}\nstore.commit @pods/default/x >5 verb=delete");
         assert_eq!(why(&history(&gone), "pods/default/x", &Question::Anything)[0].what, What::Deleted);
+    }
+
+    #[test]
+    fn a_container_restarted_by_a_probe_names_the_probe_and_no_earlier_status() {
+        let script = "
+            apiserver.request method=POST user=alice
+            store.commit ^apiserver.request @pods/default/x >4 verb=create uid=a
+            apiserver.request method=POST user=system:kube-scheduler <4
+            store.commit ^apiserver.request @pods/default/x >5 verb=update uid=a changed=spec.nodeName=→one
+            apiserver.request method=PATCH user=system:node:one <5
+            store.commit ^apiserver.request @pods/default/x >6 verb=update uid=a changed=status.conditions[Ready].status=False→True
+            kubelet.probe <6 @pods/default/x container=c probe=Liveness verdict=Failure
+            apiserver.request method=PATCH user=system:node:one <6
+            store.commit ^apiserver.request @pods/default/x >7 verb=update uid=a changed=status.containerStatuses[c].restartCount=0→1
+        ";
+        check(
+            script,
+            "pods/default/x",
+            Question::Anything,
+            &[
+                "pods/default/x was restarted: container c, restartCount 0→1 T (r7): after its liveness probe failed",
+                "  by the kubelet of one (system:node:one)",
+            ],
+        );
+        let scheduled =
+            ["pods/default/x was scheduled to node one T (r5)", "  by the scheduler (system:kube-scheduler)"];
+        let because = "  because pods/default/x was created (r4), by alice";
+        check(
+            script,
+            "pods/default/x",
+            Question::Only(What::Scheduled),
+            &[scheduled[0], scheduled[1], because],
+        );
+    }
+
+    #[test]
+    fn a_restart_like_the_one_before_names_the_same_exit_code() {
+        let script = "
+            store.commit @pods/default/x >5 verb=update uid=a changed=REPLACED
+            store.commit @pods/default/x >6 verb=update uid=a changed=status.containerStatuses[c].restartCount=1→2
+        ";
+        let mut records = history(script);
+        records[0].attributes[2].1 =
+            "status.containerStatuses[c].restartCount=0→1; status.containerStatuses[c].lastState.terminated.exitCode=→3".into();
+        let reasons = why(&records, "pods/default/x", &Question::Only(What::Restarted));
+        let told: Vec<Option<&str>> = reasons.iter().map(|reason| reason.detail.as_deref()).collect();
+        assert_eq!(told, [Some("exit code 3"), Some("exit code 3")]);
+    }
+
+    #[test]
+    fn what_goes_along_with_an_end_and_book_keeping_are_not_told_unasked() {
+        let script = "
+            apiserver.request method=DELETE user=alice
+            store.commit ^apiserver.request @pods/default/x >5 verb=mark uid=a
+            apiserver.request method=PATCH user=system:node:one <5
+            store.commit ^apiserver.request @pods/default/x >6 verb=update uid=a changed=status.conditions[Ready].status=True→False
+            apiserver.request method=PUT user=system:serviceaccount:kube-system:deployment-controller
+            store.commit ^apiserver.request @pods/default/x >7 verb=update uid=a changed=metadata.annotations[a]
+        ";
+        let deleted = ["pods/default/x was deleted T (r5)", "  by alice"];
+        check(script, "pods/default/x", Question::Anything, &deleted);
+        check(
+            script,
+            "pods/default/x",
+            Question::Only(What::NotReady),
+            &[
+                "pods/default/x became not ready: Ready True→False T (r6)",
+                "  by the kubelet of one (system:node:one)",
+                "  because pods/default/x was deleted (r5), by alice",
+            ],
+        );
+    }
+
+    #[test]
+    fn a_rolling_update_leads_from_pod_to_pod_to_who_changed_the_image() {
+        let script = "
+            apiserver.request method=PATCH user=alice
+            store.commit ^apiserver.request @deployments.apps/default/web >10 verb=update uid=d changed=spec.template.spec.containers[web].image=a→b
+            reconcile <10 @deployments.apps/default/web controller=deployment-controller
+            store.commit ^reconcile @replicasets.apps/default/web-2 >11 verb=create uid=r
+            reconcile <11 @replicasets.apps/default/web-2 controller=replicaset-controller
+            store.commit ^reconcile @pods/default/one >12 verb=create uid=p
+            apiserver.request method=PATCH user=system:node:n <12
+            store.commit ^apiserver.request @pods/default/one >13 verb=update uid=p changed=status.conditions[Ready].status=False→True
+            reconcile <13 @replicasets.apps/default/web-2 controller=replicaset-controller
+            store.commit ^reconcile @replicasets.apps/default/web-2 >14 verb=update uid=r changed=status.readyReplicas=0→1
+            reconcile <14 @deployments.apps/default/web controller=deployment-controller
+            store.commit ^reconcile @replicasets.apps/default/web-2 >15 verb=update uid=r changed=spec.replicas=1→2
+            reconcile <15 @replicasets.apps/default/web-2 controller=replicaset-controller
+            store.commit ^reconcile @pods/default/two >16 verb=create uid=q
+        ";
+        check(
+            script,
+            "pods/default/two",
+            Question::Anything,
+            &[
+                "pods/default/two was created T (r16)",
+                "  by the replicaset controller",
+                "  because replicasets.apps/default/web-2: spec.replicas 1→2 (r15), by the deployment controller",
+                "  because pods/default/one became ready: Ready False→True (r13), by the kubelet of n (system:node:n)",
+                "  because pods/default/one was created (r12), by the replicaset controller",
+                "  because replicasets.apps/default/web-2 was created (r11), by the deployment controller",
+                "  because deployments.apps/default/web: spec.template.spec.containers[web].image a→b (r10), by alice",
+            ],
+        );
     }
 
     #[test]

@@ -20,27 +20,27 @@ pub use decide::{Question, Reason, What, why};
 
 #[derive(Args)]
 pub struct Flags {
-    /// What to explain: pod/x, deployment/web, node/one
+    /// Explain this object: pod/x, deployment/web, node/one
     object: String,
-    /// Ask only for this
+    /// Only explain events of this kind
     #[arg(value_enum)]
     what: Option<What>,
-    /// Who set this field, and because of what: spec.replicas
+    /// List the writes of this field and their causes, for example spec.replicas
     #[arg(long, value_name = "PATH", conflicts_with = "what")]
     field: Option<String>,
     /// Namespace of the object [default: the kubeconfig context's]
     #[arg(short, long)]
     namespace: Option<String>,
-    /// Only the life with this uid, of an object that was deleted and created again
+    /// Of several objects that had this name, explain the one with this uid
     #[arg(long, value_name = "UID")]
     uid: Option<String>,
-    /// How many reasons are told, the newest first
+    /// Number of events to explain, the latest first
     #[arg(long, default_value_t = 5)]
     limit: usize,
-    /// The cluster whose administrator asks
+    /// Data directory of the cluster; its admin.kubeconfig is used
     #[arg(long, conflicts_with = "kubeconfig")]
     data_dir: Option<PathBuf>,
-    /// Without it and --data-dir: $KUBECONFIG, then ~/.kube/config
+    /// Kubeconfig file [default: $KUBECONFIG, then ~/.kube/config]
     #[arg(long)]
     kubeconfig: Option<PathBuf>,
     /// Output format
@@ -83,7 +83,12 @@ pub async fn run(flags: Flags) -> Result<(), Error> {
     }
     let text = match flags.output {
         Output::Json => json!({ "object": object, "reasons": reasons, "now": now }).to_string(),
-        Output::Text => tell::tell(&reasons, now.as_deref()),
+        Output::Text => {
+            // The scheduler's refusal is told already.
+            let is_pending =
+                reasons.iter().any(|reason| reason.what == What::Pending && reason.until.is_none());
+            tell::tell(&reasons, now.as_deref().filter(|_| !is_pending))
+        }
     };
     print_all(&text)
 }

@@ -1,19 +1,19 @@
 //! Reasons for a person, in a few lines each.
 
 use super::change::Change;
-use super::decide::{Cause, Reason, What, Writer};
+use super::decide::{Cause, Reason, What, Writer, container_of};
 use crate::terminal::{inert, inert_lines};
 use crate::waterfall::time;
 
 pub fn tell(reasons: &[Reason], now: Option<&str>) -> String {
-    let mut lines: Vec<String> = Vec::new();
+    let mut lines: Vec<String> = now.map(|now| format!("now: {}", inert_lines(now))).into_iter().collect();
     for reason in reasons {
-        lines.push(headline(reason));
-        lines.extend(by(&reason.writer).map(|by| format!("  by {by}")));
-        lines.extend(reason.because.iter().map(|cause| format!("  because {}", because(cause))));
+        let mut told = vec![headline(reason)];
+        told.extend(reason.nodes.iter().map(|node| format!("  node {node}")));
+        told.extend(by(&reason.writer).map(|by| format!("  by {by}")));
+        told.extend(reason.because.iter().map(|cause| format!("  because {}", because(cause))));
+        lines.extend(told.iter().map(|line| inert(line).into_owned()));
     }
-    let mut lines: Vec<String> = lines.iter().map(|line| inert(line).into_owned()).collect();
-    lines.extend(now.map(|now| format!("now: {}", inert_lines(now))));
     lines.join("\n")
 }
 
@@ -26,7 +26,8 @@ fn headline(reason: &Reason) -> String {
         true => what(reason.what, &reason.changes, true),
         false => what(reason.what, &reason.changes, true).replacen(" is ", " was ", 1),
     };
-    format!("{}{what} {at}{until}{revision}{detail}", reason.object)
+    let earlier = if reason.is_earlier { " (an earlier object of this name)" } else { "" };
+    format!("{}{earlier}{what} {at}{until}{revision}{detail}", reason.object)
 }
 
 fn because(cause: &Cause) -> String {
@@ -35,7 +36,10 @@ fn because(cause: &Cause) -> String {
 }
 
 fn what(what: What, changes: &[Change], is_headline: bool) -> String {
-    let changes: Vec<String> = changes.iter().map(Change::to_string).collect();
+    if let (What::Scheduled, [Change { to: Some(node), .. }]) = (what, changes) {
+        return format!(" was scheduled to node {node}");
+    }
+    let changes: Vec<String> = changes.iter().map(|change| short(what, change)).collect();
     let changed = if changes.is_empty() { String::new() } else { format!(": {}", changes.join(", ")) };
     let word = match what {
         What::Deleted => " was deleted",
@@ -45,6 +49,8 @@ fn what(what: What, changes: &[Change], is_headline: bool) -> String {
         What::Restarted => " was restarted",
         What::NotReady => " became not ready",
         What::Unreachable => " became unreachable",
+        What::Ready => " became ready",
+        What::Scheduled => " was scheduled",
         What::Created => " was created",
         // A field that was asked for speaks for itself, and so does a cause.
         What::Changed if changes.is_empty() => " was changed",
@@ -54,6 +60,17 @@ fn what(what: What, changes: &[Change], is_headline: bool) -> String {
         What::Changed => " was changed",
     };
     format!("{word}{changed}")
+}
+
+/// A change in the words of what happened, where that says all of it.
+fn short(what: What, change: &Change) -> String {
+    let values = [&change.from, &change.to].map(|value| value.as_deref().unwrap_or("none"));
+    let [from, to] = values;
+    match (what, container_of(&change.field)) {
+        (What::Restarted, Some(container)) => format!("container {container}, restartCount {from}→{to}"),
+        (What::NotReady | What::Unreachable | What::Ready, _) => format!("Ready {from}→{to}"),
+        _ => change.to_string(),
+    }
 }
 
 fn by(writer: &Writer) -> Option<String> {

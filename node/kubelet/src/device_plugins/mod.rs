@@ -198,7 +198,7 @@ impl DevicePlugins {
         let had = self.is_held_by(pod::uid(pod));
         let allocated = span.in_scope(self.allocate_containers(pod)).await;
         if let Err(error) = &allocated {
-            span.fail(error);
+            span.fail_unquoted(error);
             if !had {
                 self.release(pod::uid(pod));
             }
@@ -228,7 +228,7 @@ impl DevicePlugins {
             let mut span = ferry_trace::span("kubelet.device_plugin");
             span.set("resource", resource.as_str()).set("call", "Allocate").set("devices", devices.len());
             let answer = span.in_scope(endpoint.allocate(&devices)).await.inspect_err(|error| {
-                span.fail(error);
+                span.fail_unquoted(error);
             })?;
             let mut state = self.state.lock();
             let devices = state.by_node(&resource, &devices);
@@ -302,7 +302,7 @@ impl DevicePlugins {
         span.set("resource", resource).set("call", "PreStartContainer");
         let told = span.in_scope(endpoint.pre_start(devices)).await;
         Ok(told.inspect_err(|error| {
-            span.fail(error);
+            span.fail_unquoted(error);
         })?)
     }
 

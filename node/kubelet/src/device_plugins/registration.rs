@@ -65,7 +65,7 @@ impl Registration for Service {
         let mut span = ferry_trace::Span::root("kubelet.register_device_plugin", None);
         span.set("resource", resource.as_str());
         let refused = |span: &mut ferry_trace::Span, problem: String| {
-            span.fail(&problem);
+            span.fail_unquoted(&problem);
             tracing::warn!(resource, problem, "device plugin not registered");
             Err(Status::unknown(problem))
         };

@@ -132,7 +132,7 @@ impl Images {
             }
             Err(error) => {
                 record.failed();
-                span.fail(&error);
+                span.fail_unquoted(&error);
                 let failure = pull_failure(image, &error, machine::default_address().is_some());
                 self.backoff.lock().failed(pull.clone(), Instant::now());
                 self.problems.lock().insert(pull, format!("{}: {}", failure.reason, failure.message));

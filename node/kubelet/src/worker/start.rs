@@ -81,14 +81,14 @@ impl Worker {
         let step = span.enter(|| ferry_trace::span("kubelet.create"));
         let created = step.instrument(self.create_container(pod, name, &sandbox.id, config, sandbox_config));
         let id = created.await.map_err(|error| {
-            span.fail(&error);
+            span.fail_unquoted(&error);
             self.event(pod, name, EventType::Warning, "Failed", format!("Error: {error}"));
             held("CreateContainerError", error.to_string())
         })?;
         self.event(pod, name, EventType::Normal, "Created", format!("Created container: {name}"));
         let step = span.enter(|| ferry_trace::span("kubelet.start"));
         step.instrument(self.runtime.start_container(&id)).await.map_err(|error| {
-            span.fail(&error);
+            span.fail_unquoted(&error);
             self.event(pod, name, EventType::Warning, "Failed", format!("Error: {error}"));
             held("RunContainerError", error.to_string())
         })?;

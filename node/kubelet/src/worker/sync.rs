@@ -106,7 +106,7 @@ impl Worker {
         let result = span.in_scope(self.sync_steps(orders)).await;
         match &result {
             Err(error) => {
-                span.fail(error);
+                span.fail_unquoted(error);
             }
             Ok(_) if !self.acted => span.discard(),
             Ok(_) => {}
@@ -313,7 +313,7 @@ impl Worker {
         let made = span.in_scope(self.run_sandbox(pod, config, &handler)).await;
         metrics::sandbox_started(made.is_ok());
         let sandbox = made.inspect_err(|error| {
-            span.fail(error);
+            span.fail_unquoted(error);
         });
         let sandbox = sandbox.map_err(Error::Sandbox)?;
         if let Some(directory) = &self.context.config.cni_trace_dir {

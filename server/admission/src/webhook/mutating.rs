@@ -207,7 +207,7 @@ pub async fn call_webhook(
     let kind = if may_patch { "admit" } else { "validating" };
     metrics::webhook(name, request.operation, kind, is_rejected, code, began.elapsed());
     let answered = asked.map_err(|why| {
-        span.set("verdict", "failed").fail(&why);
+        span.set("verdict", "failed").fail_unquoted(&why);
         Failed::Calling(format!("failed calling webhook {name:?}: {why}"))
     })?;
     for (key, value) in &answered.audit_annotations {

@@ -124,8 +124,8 @@ impl Registry {
             span.object(&call.resource.stored.group_resource().to_string(), namespace, name);
         }
         let is_put = matches!(txn.operations.first(), Some(StoreOperation::Put { .. }));
-        let is_builtin = call.resource.stored.codec.typed().is_some();
-        change::describe(&mut span, old, written.filter(|_| is_put), is_builtin);
+        let rows = call.resource.stored.codec.typed();
+        change::describe(&mut span, old, written.filter(|_| is_put), rows);
         let _pending = match (txn.operations.first(), written) {
             (Some(StoreOperation::Put { value, .. }), Some(object)) => {
                 Some(self.log.pending_writes.add(value.clone(), call.resource.cache.paths().of(object)))

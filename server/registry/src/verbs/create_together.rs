@@ -56,7 +56,7 @@ impl Registry {
             let resource = call.resource.stored.group_resource().to_string();
             span.object(&resource, object.namespace(), object.name());
         }
-        change::describe(&mut span, None, Some(&object), call.resource.stored.codec.typed().is_some());
+        change::describe(&mut span, None, Some(&object), call.resource.stored.codec.typed());
         let written = Written { span, peeked: call.resource.cache.paths().of(&object) };
         Ok(Some((transaction(call, Compare::Absent { key }, put, txn_parts), written)))
     }

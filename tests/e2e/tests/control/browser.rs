@@ -10,6 +10,7 @@ use kube::Client;
 use serde_json::{Value, json};
 
 use super::processes::Cluster;
+use super::serving_kubelet::ServingKubelet;
 use super::{hollow, until};
 
 const DESK: Window = Window { width: 1280, height: 800, is_dark: false };
@@ -52,10 +53,32 @@ fn go(browser: &Browser, address: &str) {
     browser.run("location.hash = arguments[0]", &[json!(address)]);
 }
 
+/// In the light and in the dark.
 #[track_caller]
 fn accessible(browser: &Browser, page: &str) {
-    let faults = browser.run(ACCESSIBILITY, &[]);
-    assert_eq!(faults, json!([]), "{page}: {faults:#}");
+    for scheme in ["light", "dark"] {
+        browser.prefer(scheme);
+        let faults = browser.run(ACCESSIBILITY, &[]);
+        assert_eq!(faults, json!([]), "{page}, {scheme}: {faults:#}");
+    }
+    browser.prefer("");
+}
+
+#[track_caller]
+fn fits_the_phone(browser: &Browser, page: &str) {
+    let over = browser.run("return document.documentElement.scrollWidth - innerWidth", &[]);
+    assert!(over.as_i64().is_some_and(|over| over <= 0), "{page} is {over} pixels wider than the phone");
+}
+
+/// Presses the button of an action, and waits for what it asks.
+#[track_caller]
+fn choose(browser: &Browser, action: &str) {
+    let button = format!(
+        "[...document.querySelectorAll('header.page button')].find((one) => one.innerText.startsWith('{action}'))"
+    );
+    browser.until(&format!("{action} is offered"), &format!("!!{button}"));
+    browser.run(&format!("{button}.click()"), &[]);
+    browser.until("the request is shown", "document.querySelector('dialog .request')");
 }
 
 fn picture(browser: &Browser, name: &str) {
@@ -72,9 +95,12 @@ async fn the_page_shows_the_cluster_and_acts_after_a_confirmation() {
     let Some(cluster) = Cluster::start().await else { return };
     let Some(browser) = Browser::start(DESK) else { return };
     let client = &cluster.client;
-    let (_controllers, _scheduler) = (cluster.controller_manager(), cluster.scheduler());
+    // Nobody renews the leases of the nodes, which must not be given up meanwhile.
+    let (_controllers, _scheduler) = (cluster.controller_manager_with_grace("30m"), cluster.scheduler());
+    let mut serving = Vec::new();
     for name in ["ada", "grace", "mary"] {
         hollow::node(client, name, 10).await;
+        serving.push(ServingKubelet::start(cluster.directory(), client, name).await);
     }
     let kubelets = hollow::kubelets(client.clone());
     send(client, "POST", DEPLOYMENTS, &deployment("web", 3)).await;
@@ -98,11 +124,18 @@ async fn the_page_shows_the_cluster_and_acts_after_a_confirmation() {
         "[...document.querySelectorAll('.figure')].some((one) => one.innerText.includes('3/3'))",
     );
     browser.until("the map leads to the pods", "document.querySelectorAll('.topology .edge').length >= 3");
+    // Once what the kubelets say is known, twice it is a line.
+    browser.until("CPU and memory are plotted", "document.querySelectorAll('svg.plot').length === 2");
+    browser
+        .until("of all nodes", "/0\\.7\\d of 3\\.00 cores/.test(document.querySelector('main').innerText)");
     accessible(&browser, "overview");
     picture(&browser, "ui-overview.png");
+    a_redraw_keeps_the_focus(&browser, client).await;
 
     lists_stay_current(&browser, client).await;
     an_object_is_told_in_full(&browser);
+    revisions_are_compared(&browser, client).await;
+    a_log_is_followed(&browser, client, &serving).await;
     the_trace_is_drawn(&browser);
 
     go(&browser, "#/pending");
@@ -204,6 +237,8 @@ fn an_object_is_told_in_full(browser: &Browser) {
         "its conditions are there",
         "/Available/.test(document.querySelector('#tab-panel')?.innerText)",
     );
+    browser
+        .until("and its events", "/ScalingReplicaSet/.test(document.querySelector('#tab-panel').innerText)");
     accessible(browser, "object");
     browser.click("#tab-yaml");
     browser.until("its YAML is there", "/replicas: 3/.test(document.querySelector('pre.yaml')?.innerText)");
@@ -213,13 +248,91 @@ fn an_object_is_told_in_full(browser: &Browser) {
         "its events are there",
         "/ScalingReplicaSet/.test(document.querySelector('#tab-panel').innerText)",
     );
-    browser.click("#tab-life");
+    browser.click("#tab-history");
     // A write that changes many fields is told by its first ones; how many writes bring the pods is the controllers' pace.
     browser.until("its writes are there", "document.querySelectorAll('.life .head').length > 1 && /availableReplicas/.test(document.querySelector('.life').innerText)");
-    accessible(browser, "life");
+    accessible(browser, "history");
+    // What is in no namespace has a history too.
+    go(browser, "#/o/core/nodes/-/ada/history");
+    browser.until(
+        "a node's writes are there",
+        "/daemonEndpoints/.test(document.querySelector('.life')?.innerText)",
+    );
+}
+
+/// The changed lines of two revisions, with their values, from the store.
+async fn revisions_are_compared(browser: &Browser, client: &Client) {
+    go(browser, "#/o/core/configmaps/default/colours/history");
+    let map = json!({ "metadata": { "name": "colours" }, "data": { "sky": "grey", "sea": "green" } });
+    send(client, "POST", "/api/v1/namespaces/default/configmaps", &map).await;
+    let map = json!({ "metadata": { "name": "colours" }, "data": { "sky": "blue", "sea": "green" } });
+    send(client, "PUT", "/api/v1/namespaces/default/configmaps/colours", &map).await;
+    browser.until("both writes are there", "document.querySelectorAll('.life .compare').length === 2");
+    assert!(
+        browser.run("return document.querySelector('.life').innerText.includes('blue')", &[]) == false,
+        "the trace has no value of it"
+    );
+    browser.click(".life .compare summary");
+    browser.until("what was there", "/sky: grey/.test(document.querySelector('.compare del')?.innerText)");
+    browser.until("what is there", "/sky: blue/.test(document.querySelector('.compare ins')?.innerText)");
+    let equal = "return [...document.querySelectorAll('.compare :is(ins, del)')].some((one) => one.innerText.includes('sea'))";
+    assert_eq!(browser.run(equal, &[]), false, "an equal line is no difference");
+    accessible(browser, "a comparison");
+
+    // The trace of it is drawn anew when there is more.
+    browser.click("#tab-trace");
+    let steps =
+        "Number(/([\\d,]+) spans/.exec(document.querySelector('.story')?.innerText)?.[1].replace(',', ''))";
+    let before = browser.until("its trace is drawn", steps).as_u64().expect("a number");
+    let map = json!({ "metadata": { "name": "colours" }, "data": { "sky": "black" } });
+    send(client, "PUT", "/api/v1/namespaces/default/configmaps/colours", &map).await;
+    browser.until("the trace goes on", &format!("{steps} > {before}"));
+}
+
+async fn a_log_is_followed(browser: &Browser, client: &Client, serving: &[ServingKubelet]) {
+    let pods =
+        send(client, "GET", "/api/v1/namespaces/default/pods?labelSelector=app%3Dweb", &Value::Null).await;
+    let pod = &pods["items"][0];
+    let name = pod["metadata"]["name"].as_str().expect("a name");
+    let node =
+        ["ada", "grace", "mary"].iter().position(|node| pod["spec"]["nodeName"] == *node).expect("its node");
+    go(browser, &format!("#/o/core/pods/default/{name}/logs"));
+    browser
+        .until("the log is there", "/listening on :80/.test(document.querySelector('pre.log')?.innerText)");
+    serving[node].write("GET /timetable 200").await;
+    browser.until("it goes on", "/GET .timetable 200/.test(document.querySelector('pre.log').innerText)");
+    serving[node].write("GET /harbour 404").await;
+    browser.type_into("#tab-panel input[type=search]", "harbour");
+    browser.until(
+        "it is filtered",
+        "/^GET .harbour 404\\s*$/.test(document.querySelector('pre.log').innerText)",
+    );
+    accessible(browser, "log");
+}
+
+/// The overview is drawn anew with each event of a pod; whoever is at one of its links stays there.
+async fn a_redraw_keeps_the_focus(browser: &Browser, client: &Client) {
+    browser.run("document.querySelector('.figure[href=\"#/k/core/services\"]').focus()", &[]);
+    let ports = json!([{ "port": 81 }]);
+    let service = json!({ "metadata": { "name": "another" }, "spec": { "selector": { "app": "web" }, "ports": ports } });
+    send(client, "POST", "/api/v1/namespaces/default/services", &service).await;
+    browser.until(
+        "one Service more is counted",
+        "document.querySelector('.figure[href=\"#/k/core/services\"] .value').innerText === '3'",
+    );
+    browser.until(
+        "the focus is where it was",
+        "document.activeElement?.getAttribute('href') === '#/k/core/services'",
+    );
+    send(client, "DELETE", "/api/v1/namespaces/default/services/another", &Value::Null).await;
+    browser.until(
+        "it is gone again",
+        "document.querySelector('.figure[href=\"#/k/core/services\"] .value').innerText === '2'",
+    );
 }
 
 fn the_trace_is_drawn(browser: &Browser) {
+    go(browser, "#/o/apps/deployments/default/web");
     browser.click("#tab-trace");
     browser.until(
         "the critical path is told",
@@ -242,7 +355,7 @@ fn the_trace_is_drawn(browser: &Browser) {
     );
     browser.until(
         "a step names its cause",
-        "/Because of|Woke/.test(document.querySelector('.details').innerText)",
+        "/Caused by|Triggered/.test(document.querySelector('.details').innerText)",
     );
     picture(browser, "ui-trace.png");
     go(browser, "#/trace?last=true");
@@ -270,9 +383,7 @@ async fn acts_after_a_confirmation(browser: &Browser, client: &Client) {
     .await;
 
     go(browser, "#/o/apps/deployments/default/web");
-    browser.until("it can be scaled", "[...document.querySelectorAll('header.page button')].some((one) => one.innerText.startsWith('Scale'))");
-    browser.run("[...document.querySelectorAll('header.page button')].find((one) => one.innerText.startsWith('Scale')).click()", &[]);
-    browser.until("it is asked how far", "document.querySelector('dialog #replicas')");
+    choose(browser, "Scale");
     browser.run("const input = document.querySelector('dialog #replicas'); input.value = '5'; input.dispatchEvent(new Event('input'))", &[]);
     browser.until(
         "the request follows",
@@ -285,9 +396,17 @@ async fn acts_after_a_confirmation(browser: &Browser, client: &Client) {
     })
     .await;
 
+    choose(browser, "Restart");
+    confirm(browser);
+    until("its pods are replaced", || async {
+        let web = send(client, "GET", &format!("{DEPLOYMENTS}/web"), &Value::Null).await;
+        let annotations = &web["spec"]["template"]["metadata"]["annotations"];
+        annotations["kubectl.kubernetes.io/restartedAt"].is_string().then_some(())
+    })
+    .await;
+
     go(browser, "#/o/core/nodes/-/mary");
-    browser.until("it can be cordoned", "[...document.querySelectorAll('header.page button')].some((one) => one.innerText.startsWith('Cordon'))");
-    browser.run("[...document.querySelectorAll('header.page button')].find((one) => one.innerText.startsWith('Cordon')).click()", &[]);
+    choose(browser, "Cordon");
     confirm(browser);
     until("it is cordoned", || async {
         let node = send(client, "GET", "/api/v1/nodes/mary", &Value::Null).await;
@@ -403,7 +522,7 @@ async fn the_page_offers_only_what_one_may_do() {
     browser.click("button.primary");
     browser.until(
         "a wrong token is refused",
-        "/does not know/.test(document.querySelector('.problem').innerText)",
+        "/does not accept/.test(document.querySelector('.problem').innerText)",
     );
     browser.run("document.querySelector('#token').value = ''", &[]);
     browser.type_into("#token", token["status"]["token"].as_str().expect("a token"));
@@ -425,7 +544,17 @@ async fn the_page_offers_only_what_one_may_do() {
     );
     assert_eq!(browser.run("return document.querySelector('#tab-trace')", &[]), Value::Null);
     accessible(&browser, "object on a phone");
-    let width = browser.run("return document.documentElement.scrollWidth - innerWidth", &[]);
-    assert!(width.as_i64().is_some_and(|over| over <= 0), "the page is {width} pixels wider than the phone");
-    picture(&browser, "ui-phone.png");
+    fits_the_phone(&browser, "an object");
+    for (address, shown) in [
+        ("#/", "/Pods that are not ready/.test(document.querySelector('main').innerText)"),
+        ("#/k/core/configmaps", "document.querySelector('.table a[href*=\"/timetable\"]')"),
+        ("#/o/core/configmaps/default/timetable/yaml", "document.querySelector('pre.yaml')"),
+        ("#/pending", "document.querySelector('main .problem')"),
+        ("#/trace", "/not allowed/.test(document.querySelector('main .problem')?.innerText)"),
+    ] {
+        go(&browser, address);
+        browser.until(address, shown);
+        fits_the_phone(&browser, address);
+        accessible(&browser, address);
+    }
 }

@@ -206,7 +206,7 @@ async fn a_node_whose_clock_is_wrong_is_judged_by_whether_it_is_heard_of() {
     let Some(cluster) = Cluster::start().await else { return };
     let client = cluster.client.clone();
     hollow::node(&client, "n", 100).await;
-    let _manager = cluster.impatient_controller_manager("2s");
+    let _manager = cluster.controller_manager_with_grace("2s");
     let leases: Api<Lease> = Api::namespaced(client.clone(), "kube-node-lease");
     let lease = |renewed: &str| json!({"metadata": {"name": "n"}, "spec": {"renewTime": renewed}});
     until("there is a place for leases", || async {

@@ -11,6 +11,7 @@ mod owners;
 mod policies;
 mod processes;
 mod service_ranges;
+mod serving_kubelet;
 mod signing;
 mod spans;
 

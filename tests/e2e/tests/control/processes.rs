@@ -91,6 +91,10 @@ impl Cluster {
         Some(Cluster { binary, directory, port, server, client })
     }
 
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
     pub fn kubeconfig(&self) -> PathBuf {
         self.directory.path().join("admin.kubeconfig")
     }
@@ -112,8 +116,8 @@ impl Cluster {
         self.component("controller-manager", &ELECTION)
     }
 
-    /// One that gives nodes up after so many seconds of silence.
-    pub fn impatient_controller_manager(&self, grace: &str) -> Process {
+    /// One that gives nodes up after so long a silence.
+    pub fn controller_manager_with_grace(&self, grace: &str) -> Process {
         let flags = [&ELECTION[..], &["--node-monitor-grace-period", grace]].concat();
         self.component("controller-manager", &flags)
     }

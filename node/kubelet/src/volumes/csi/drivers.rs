@@ -215,7 +215,7 @@ impl Driver {
         metrics::csi_called(&self.name, method, &format!("{code:?}"), began.elapsed());
         let answer = answer.map_err(|status| Error::Call { code, message: status.message().into() });
         answer.map(tonic::Response::into_inner).inspect_err(|error| {
-            span.fail(error);
+            span.fail_unquoted(error);
         })
     }
 }

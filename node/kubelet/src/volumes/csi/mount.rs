@@ -185,7 +185,7 @@ impl Csi {
             Ok(context) => return Ok(context),
             Err(refused) => refused,
         };
-        span.fail(&refused.message);
+        span.fail_unquoted(&refused.message);
         Err(self.refused(refused, &one.record.driver_name, driver).await)
     }
 

@@ -92,7 +92,7 @@ impl NodeDrivers {
         }
         let driver = self.installed.lock().get(name).cloned();
         span.in_scope(self.try_write(&client, name, driver.as_ref())).await.inspect_err(|problem| {
-            span.fail(problem);
+            span.fail_unquoted(problem);
         })
     }
 
