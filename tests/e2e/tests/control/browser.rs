@@ -171,6 +171,11 @@ async fn the_page_shows_the_cluster_and_acts_after_a_confirmation() {
     browser.until("signed out", "document.querySelector('#token')");
     assert!(browser.cookies().is_empty(), "{:?}", browser.cookies());
     accessible(&browser, "sign-in");
+
+    // Another link signs in where the page is open.
+    let address = link(&cluster);
+    go(&browser, &format!("#{}", address.split_once('#').expect("a link").1));
+    browser.until("signed in again", "document.querySelector('header.top')");
     kubelets.abort();
 }
 
