@@ -238,16 +238,16 @@ mod tests {
     fn a_gap_is_folded_reconciles_are_summed_and_the_critical_path_is_marked() {
         let script = "
             kubectl.command command=kubectl-create
-            store.commit ^kubectl.command @sets/default/a >10
-            reconcile <10 @sets/default/a controller=set
-            store.commit ^reconcile @pods/default/one >11
+            store.commit ^kubectl.command @replicasets.apps/default/web-1 >10
+            reconcile <10 @replicasets.apps/default/web-1 controller=replicaset-controller
+            store.commit ^reconcile @pods/default/web-1-a >11
             kubectl.command command=kubectl-scale
-            store.commit ^kubectl.command @sets/default/a >20
-            reconcile <20 @sets/default/a controller=set
-            store.commit ^reconcile @pods/default/two >21
-            kubelet.sync <21 @pods/default/two
-            kubelet.sandbox ^kubelet.sync @pods/default/two
-            kubelet.container ^kubelet.sync @pods/default/two container=c
+            store.commit ^kubectl.command @replicasets.apps/default/web-1 >20
+            reconcile <20 @replicasets.apps/default/web-1 controller=replicaset-controller
+            store.commit ^reconcile @pods/default/web-1-b >21
+            kubelet.sync <21 @pods/default/web-1-b
+            kubelet.sandbox ^kubelet.sync @pods/default/web-1-b
+            kubelet.container ^kubelet.sync @pods/default/web-1-b container=web
         ";
         let times = [
             (0, 10),
@@ -262,9 +262,10 @@ mod tests {
             (327_020, 327_070),
             (327_070, 327_098),
         ];
+        const BEGAN: u64 = 1_763_420_400_000_000_000;
         let mut records = history(script);
         for (record, (start, end)) in records.iter_mut().zip(times) {
-            (record.start, record.duration) = (1_000_000_000 + start * 1_000_000, (end - start) * 1_000_000);
+            (record.start, record.duration) = (BEGAN + start * 1_000_000, (end - start) * 1_000_000);
         }
         let text = render(&story(&records, Detail::Chapters), &[], &PLAIN);
         assert_eq!(text, include_str!("../tests/golden/folded.txt"));

@@ -31,6 +31,10 @@ const NAMESPACE = "ferry.namespace";
 
 async function start() {
   document.addEventListener("keydown", shortcuts);
+  // A link that is opened where the page is open already changes the address and loads nothing.
+  addEventListener("hashchange", () => {
+    if (location.hash.startsWith("#link=")) location.reload();
+  });
   try {
     await openLink();
   } catch (error) {
