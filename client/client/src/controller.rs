@@ -1,4 +1,4 @@
-//! Builds a controller over the shared informers, after kube-rs' `Controller`.
+//! Builds a controller over the shared informers, modelled on kube-rs' `Controller`.
 //!
 //! ```text
 //! let builder = Builder::new("job-controller", informers, 5);
@@ -7,9 +7,9 @@
 //! builder.of(&jobs, state).owns(&pods).run(State::reconcile).await
 //! ```
 //!
-//! What follows from that: a work queue under the controller's name with upstream's metrics, keys with the revision
-//! that woke them, a span for each reconcile, and no work before every informer that the controller reads has synced.
-//! A decision on half a list could delete the other half.
+//! The builder provides a work queue under the controller's name with upstream's metrics, keys with the revisions that
+//! caused them, and a span for each reconcile. No work starts before all informers of the controller have synced: a
+//! decision on half a list could delete the other half.
 
 use std::future::Future;
 use std::marker::PhantomData;

@@ -1,11 +1,10 @@
-//! A queue of keys: what needs looking at, not what happened.
+//! A queue of keys that need work; it holds no events.
 //!
-//! - A key that is added while it waits is there once.
-//! - A key that is added while a worker has it comes back when that worker is done, so no key
-//!   is ever in two workers.
-//! - A key that failed comes back later and later; one that succeeded is forgiven.
-//! - The revisions that had it added stay with it, up to a few: they are the causes of the
-//!   reconcile.
+//! - A key that is added while it waits is in the queue once.
+//! - A key that is added while a worker processes it is queued again when that worker is done, so no key is ever in two
+//!   workers.
+//! - A failed key is retried with an increasing delay; a success resets it.
+//! - A key keeps the revisions that caused it, up to a few: they are the causes of the reconcile.
 
 pub mod metrics;
 

@@ -1,4 +1,4 @@
-//! The controllers, a row each, under the names upstream's `--controllers` knows.
+//! The controllers, one row each, under the names of upstream's `--controllers`.
 
 use crate::context::{Context, Running};
 use crate::{

@@ -1,4 +1,4 @@
-//! One pod's search for a node: prepare → filter → score → pick. Nothing here waits or writes.
+//! The search for a node for one pod: prepare → filter → score → select. Nothing here waits or writes.
 
 use std::borrow::Cow;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
-//! The cluster as the scheduler sees it: one column per fact, one place per node, changed by
-//! deltas as pods come and go. Filters and scores walk the columns and allocate nothing. The
-//! numbers that every search compares are one fact, a node's [`NodeResources`].
+//! The scheduler's snapshot of the cluster: one column per fact, one index per node, updated by deltas as pods come and
+//! go. Filters and scores read the columns and allocate nothing. The numbers that every search compares are one column
+//! of [`NodeResources`].
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -1,11 +1,11 @@
-//! What has to be done to make a pod run as its spec says, decided from the
-//! spec and what the runtime has. Pure: the worker acts on it.
+//! Decides the next steps that make a pod run as its spec says, from the spec and the state of the runtime. Pure: the worker
+//! acts on it.
 //!
 //! A pod goes through its containers in this order:
 //!
 //! ```text
 //! sandbox → init containers, one after the other ─→ regular containers
-//!             └ sidecars stay and are kept running    ephemeral at any time
+//!             └ sidecars start and keep running       ephemeral at any time
 //! ```
 
 use std::collections::HashSet;

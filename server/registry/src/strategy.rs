@@ -1,10 +1,8 @@
-//! What a kind adds to the pipeline. The pipeline itself (verbs/) is written once over `Object` and
-//! calls these; no strategy can skip authorization, admission, dry-run or finalizers, because none of
-//! them is in its hands.
+//! The rules of a kind. The pipeline (`verbs/`) is written once over `Object` and calls them; no strategy can skip
+//! authorization, admission, dry-run or finalizers, because none of these are part of it.
 //!
-//! A kind implements [`Rules`] over its typed view; [`Strategy`] is the object-safe form that the
-//! pipeline holds. Changes are made to the `Object` (what the view does not know is never lost),
-//! judgements are made on the view.
+//! A kind implements [`Rules`] over its typed view; [`Strategy`] is the object-safe form that the pipeline holds. Rules
+//! change the `Object`, so that fields unknown to the view are preserved, and validate the view.
 
 use std::borrow::Cow;
 use std::marker::PhantomData;

@@ -1,4 +1,4 @@
-//! The interface of all engines, with etcd's terms.
+//! The interface of both engines, in etcd's terms.
 
 use std::collections::HashSet;
 use std::fmt;

@@ -1,19 +1,18 @@
-//! Shared informers: one list+watch per kind per process, a typed and indexed store, and
-//! handlers that hear of every change in order.
+//! Shared informers: one list and watch per kind per process, a typed and indexed store, and handlers that get every
+//! change in order.
 //!
 //! The guarantees, each with a test here or in `reflector`:
-//! - A handler hears of an object in the order of its revisions: one Added, any number of
-//!   Modified, at most one Deleted; also across lost watches, expired revisions and restarts
-//!   of the server. Changes in between may be collapsed into one.
-//! - The store is updated before the handlers run, so they and the workers they wake never
-//!   read something older than the event.
-//! - A handler that comes late is first told of everything there is, with nothing missed and
-//!   nothing twice.
-//! - `has_synced` is true once everything from the first list has reached every handler.
-//! - A list that failed changes nothing: it is not an empty list.
+//! - A handler gets the changes of an object in the order of its revisions: one Added, any number of Modified, at most one
+//!   Deleted; also across lost watches, expired revisions and restarts of the server. Intermediate changes may be
+//!   collapsed into one.
+//! - The store is updated before the handlers run, so they and the workers that they wake never read a state older than
+//!   the event.
+//! - A handler that is added later first gets all existing objects, each exactly once.
+//! - `has_synced` is true once every handler has got everything from the first list.
+//! - A failed list changes nothing: it is not an empty list.
 //!
-//! `store` decides what changed, `reflector` talks to the server, `projection` leaves out what no one reads of
-//! what it says and `decode` reads the rest, `factory` shares, `any_kind` is for those who follow every kind.
+//! `store` computes the changes, `reflector` talks to the server, `projection` removes the fields that no component reads
+//! and `decode` decodes the rest, `factory` shares informers, `any_kind` is for components that follow every kind.
 
 mod any_kind;
 mod decode;

@@ -1,14 +1,14 @@
-//! Keeps a store equal to the server's: list, watch, resume, and list again when the server
-//! no longer has what we missed.
+//! Keeps a store equal to the server's state: list, watch, resume, and list again when the server no longer has the missed
+//! events.
 //!
 //! ```text
 //!   List ──ok──▶ Watch ──ends, connection lost──▶ Watch (from the last revision)
 //!    ▲ ▲ │          │
-//!    │ └─┘ failed   └── 410: the revision is no longer kept; or an event that cannot be read
+//!    │ └─┘ failed   └── 410: the revision is gone; or an event that cannot be decoded
 //!    └──────────────────────┘
 //! ```
 //!
-//! The loop knows no kind, so the program holds it once: what differs is behind [`ReflectorStore`].
+//! The loop is independent of the kind and compiled once; [`ReflectorStore`] hides the differences.
 
 use std::sync::Arc;
 use std::time::Duration;

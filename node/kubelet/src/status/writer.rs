@@ -1,8 +1,8 @@
-//! Writes statuses to the API: the latest of each pod, one write at a time
-//! per pod, repeated until it is in. What came in between is never written.
+//! Writes statuses to the API: the latest of each pod, one write at a time per pod, retried until it succeeds. Intermediate
+//! statuses are never written.
 //!
-//! A pod that only begins may wait a moment to be told of: most run before it
-//! is over, and then one write says all.
+//! The first status of a starting pod is delayed for a moment: most pods run before it is over, and then one write is
+//! enough.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! One worker per pod: a task that alone changes anything about it.
+//! One worker per pod: a task that alone changes anything about the pod.
 //!
 //! ```text
 //!              pod changed, container ended, probe, timer
@@ -8,17 +8,17 @@
 //!                 │ deleted, evicted, rejected, past its deadline,
 //!                 │ or all containers have finished
 //!                 ▼
-//!            Terminating    containers and sandbox stop within their grace
+//!            Terminating    containers and sandbox stop within their grace period
 //!                 │
 //!                 ▼
-//!            Terminated     volumes and cgroups are gone, the status is final
+//!            Terminated     volumes and cgroups are removed, the status is final
 //!                 │ deleted from its source
 //!                 ▼
-//!              removed      containers, logs and the API object are gone
+//!              removed      containers, logs and the API object are removed
 //! ```
 //!
-//! Nothing is remembered that the runtime or the API does not also know, so a
-//! restarted kubelet goes on where the former one was.
+//! A worker keeps no state that the runtime or the API does not also have, so a restarted kubelet continues where the
+//! previous one stopped.
 
 mod block_devices;
 mod clash;

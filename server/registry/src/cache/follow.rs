@@ -1,9 +1,9 @@
 //! Follows a cache: delivers the current objects and every later change to a consumer that derives state from them (RBAC,
 //! the Node authorizer's graph, bootstrap tokens), also across a relist.
 //!
-//! A follower that falls behind the ring, or whose cache is filled anew from the store, cannot be told the changes one
-//! by one. It is told the difference between what it was told so far and what there is. So the follower itself keeps
-//! what it was told: what the cache held at some moment is not that.
+//! If a follower falls behind the ring, or its cache is refilled from the store, individual changes are lost. The follower
+//! then delivers the difference between what it has delivered so far and the current objects. Therefore it keeps what it
+//! has delivered; the cache's former content may differ from that.
 
 use std::sync::Arc;
 

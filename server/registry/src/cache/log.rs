@@ -1,8 +1,8 @@
 //! The single task that follows the store. It feeds every watch cache from one stream of revisions, so one revision
 //! describes the state of the whole server. Lists, bookmarks and responses to writes use it.
 //!
-//! A write is answered when its revision has been applied here; a read that must be fresh asks the store
-//! for its revision and waits for the same. Nobody polls.
+//! The response to a write waits until its revision has been applied here; a consistent read asks the store for its
+//! revision and waits for that.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};

@@ -1,9 +1,8 @@
-//! The watch cache of one resource: an ordered map of current objects and a ring of the latest events,
-//! both immutable to their readers.
+//! The watch cache of one resource: an ordered map of current objects and a ring of the latest events. Readers see both as
+//! immutable.
 //!
-//! Writers never wait for readers. A list works on a snapshot; a watcher holds a position in the ring
-//! and is woken when there is more. One whose events left the ring before it looked at them is told that its
-//! revision is gone.
+//! Writers never wait for readers. A list works on a snapshot; a watcher holds a position in the ring and is woken by new
+//! events. A watcher whose events left the ring before it read them gets 410 Gone.
 
 pub mod derived;
 pub mod entry;

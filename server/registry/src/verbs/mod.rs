@@ -1,5 +1,5 @@
-//! The verbs. Each is written once; `Call` says what it is about, the strategy what the kind adds, and
-//! the admission hook what the cluster thinks of it.
+//! The verbs. Each is written once: `Call` contains the facts of the request, the strategy the rules of the kind, and the
+//! admission hook the plugins.
 
 pub mod create;
 mod create_together;

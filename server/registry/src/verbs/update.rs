@@ -1,6 +1,5 @@
-//! Update: whatever the client sends (a whole object, a patch, an applied configuration), it is a
-//! function from the object as it is to the object as it should be. It is tried again when another write
-//! came first, unless the client named the revision it had seen.
+//! Update: whatever the client sends (a whole object, a patch, an applied configuration) is a function from the current
+//! object to the new one. It is retried when another write came first, unless the client named a resourceVersion.
 
 use std::sync::Arc;
 
