@@ -14,7 +14,7 @@ use ferry_store::{Compare, Operation};
 use serde::de::{DeserializeOwned, IgnoredAny};
 
 use crate::columns::Column;
-use crate::kinds::rules;
+use crate::kinds::{rules, warnings};
 use crate::registry::Registry;
 
 /// The rules of one kind over its typed view. The default of every method suits a kind without special rules.
@@ -24,6 +24,12 @@ pub trait Rules<T: DeserializeOwned>: Send + Sync {
 
     /// Sets what only the server may set on a new object. Status was dropped already.
     fn prepare_create(&self, _object: &mut Object) {}
+
+    /// Puts what is written today for what was written once, before the object is prepared. Returns what the client should
+    /// hear about that.
+    fn modernize(&self, _object: &mut Object) -> Vec<String> {
+        Vec::new()
+    }
 
     /// Records who created the object, for kinds that store it.
     fn stamp_requester(&self, _object: &mut Object, _user: &User) {}
@@ -42,7 +48,7 @@ pub trait Rules<T: DeserializeOwned>: Send + Sync {
         false
     }
 
-    /// Whether `validate` or `warnings` need a typed view of a new object. Views are expensive.
+    /// Whether `validate` needs a typed view of a new object. Views are expensive.
     fn looks_at_new(&self) -> bool {
         true
     }
@@ -72,11 +78,7 @@ pub trait Rules<T: DeserializeOwned>: Send + Sync {
         &[]
     }
 
-    /// Warnings for the client of an accepted request.
-    fn warnings(&self, _object: &T) -> Vec<String> {
-        Vec::new()
-    }
-
+    /// Whether `validate` needs a typed view of a new object. Views are expensive.
     /// Values for field selectors beyond metadata.name and metadata.namespace.
     fn selectable(&self) -> &[Selectable] {
         &[]
@@ -257,6 +259,9 @@ impl Default for StrategyOptions {
 pub trait Strategy: Send + Sync {
     fn default(&self, object: &mut Object);
     fn prepare_create(&self, object: &mut Object);
+    fn modernize(&self, _object: &mut Object) -> Vec<String> {
+        Vec::new()
+    }
     fn stamp_requester(&self, object: &mut Object, user: &User);
     fn prepare_update(&self, new: &mut Object, old: &Object);
     fn prepare_status_update(&self, _new: &mut Object, _old: &Object) {}
@@ -373,6 +378,10 @@ impl<T: DeserializeOwned, R: Rules<T>> Strategy for Typed<T, R> {
         self.rules.prepare_create(object);
     }
 
+    fn modernize(&self, object: &mut Object) -> Vec<String> {
+        self.rules.modernize(object)
+    }
+
     fn stamp_requester(&self, object: &mut Object, user: &User) {
         self.rules.stamp_requester(object, user);
     }
@@ -401,12 +410,10 @@ impl<T: DeserializeOwned, R: Rules<T>> Strategy for Typed<T, R> {
         if self.rules.judged_by_rows() {
             rules::validate(object, &asked.group, errors);
         }
-        if !self.rules.looks_at_new() {
-            return Ok(Vec::new());
+        if self.rules.looks_at_new() {
+            self.rules.validate(&view(object)?, errors);
         }
-        let view = view(object)?;
-        self.rules.validate(&view, errors);
-        Ok(self.rules.warnings(&view))
+        Ok(warnings::of(asked, object, None, UpdateScope::Main))
     }
 
     fn validate_update(
@@ -436,20 +443,20 @@ impl<T: DeserializeOwned, R: Rules<T>> Strategy for Typed<T, R> {
             UpdateScope::Status => self.rules.judges_status(),
             UpdateScope::Action(subresource) => self.rules.judged_actions().contains(&subresource),
         };
+        let said = warnings::of(asked, new, Some(old), scope);
         if !judged {
-            return Ok(Vec::new());
+            return Ok(said);
         }
         let (new, old) = (view(new)?, view(old)?);
         match scope {
             UpdateScope::Main => {
                 self.rules.validate(&new, errors);
                 self.rules.validate_update(&new, &old, errors);
-                return Ok(self.rules.warnings(&new));
             }
             UpdateScope::Status => self.rules.validate_status_update(&new, &old, errors),
             UpdateScope::Action(subresource) => self.rules.validate_action(subresource, &new, &old, errors),
         }
-        Ok(Vec::new())
+        Ok(said)
     }
 
     fn selectable(&self) -> &[Selectable] {

@@ -411,3 +411,40 @@ async fn the_openapi_document_in_protobuf_has_a_type_that_go_reads() {
         assert_eq!(answer.header("content-type"), answered);
     }
 }
+
+/// A write that is accepted says what of it is deprecated, ignored or surprising, as upstream's does.
+#[tokio::test]
+async fn writes_are_answered_with_warnings() {
+    let server = TestServer::start().await;
+    let annotation = "container.apparmor.security.beta.kubernetes.io/c";
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "annotations": {annotation: "runtime/default"}},
+        "spec": {
+            "nodeSelector": {"beta.kubernetes.io/os": "linux"},
+            "containers": [{"name": "c", "image": "i", "env": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]}],
+        },
+    });
+    let made = server.post("/api/v1/namespaces/default/pods", &pod).await;
+    let said: Vec<_> = made.headers.get_all("warning").iter().collect();
+    for warning in [
+        r#"299 - "metadata.annotations[container.apparmor.security.beta.kubernetes.io/c]: deprecated since v1.30; use the \"appArmorProfile\" field instead""#,
+        r#"299 - "spec.nodeSelector[beta.kubernetes.io/os]: deprecated since v1.14; use \"kubernetes.io/os\" instead""#,
+        r#"299 - "spec.containers[0].env[1]: hides previous definition of \"A\", which may be dropped when using apply""#,
+    ] {
+        assert!(said.iter().any(|said| *said == warning), "{warning}\n{said:?}");
+    }
+    let profile = &made.expect(201)["spec"]["containers"][0]["securityContext"]["appArmorProfile"];
+    assert_eq!(*profile, json!({"type": "RuntimeDefault"}));
+
+    let services = "/api/v1/namespaces/default/services";
+    let service = |distribution: &str| {
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"},
+            "spec": {"ports": [{"port": 1}], "trafficDistribution": distribution}})
+    };
+    assert_eq!(server.post(services, &service("PreferSameZone")).await.header("warning"), "");
+    let patch = json!({"spec": {"trafficDistribution": "PreferClose"}});
+    let changed = server.patch(&format!("{services}/s"), "merge", &patch).await;
+    let warning =
+        r#"299 - "spec.trafficDistribution: \"PreferClose\" is deprecated; use \"PreferSameZone\"""#;
+    assert_eq!((changed.code, changed.header("warning")), (200, warning));
+}

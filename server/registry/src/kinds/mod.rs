@@ -38,6 +38,7 @@ mod service_account;
 mod stateful_set;
 mod storage_class;
 mod tables;
+pub(crate) mod warnings;
 mod workload;
 
 use ferry_api::Kind;

@@ -311,6 +311,7 @@ pub(super) async fn prepare(call: &Call<'_>, object: &mut Object) -> Result<(), 
             ferry_api::zero::fill(&mut object.0, schema.types.get(schema.root), &schema.types);
         }
     }
+    call.warn(strategy.modernize(object));
     strategy.prepare_create(object);
     strategy.stamp_requester(object, call.user);
     let mut errors = ferry_api::FieldErrors::default();

@@ -23,6 +23,10 @@ impl Rules<Pod> for PodRules {
         }
     }
 
+    fn modernize(&self, object: &mut Object) -> Vec<String> {
+        super::warnings::replaced_profiles(object)
+    }
+
     fn prepare_create(&self, object: &mut Object) {
         let qos = quality_of_service(object);
         object.0.insert("status".into(), json!({"phase": "Pending", "qosClass": qos}));

@@ -3,15 +3,15 @@
 //! row cannot say is a function in one of the files here, and a row names it.
 
 mod autoscaling;
-mod certificates;
+pub mod certificates;
 mod code;
 mod conditions;
 mod containers;
 mod devices;
 mod events;
-mod field;
+pub mod field;
 mod flow_control;
-mod format;
+pub mod format;
 mod gates;
 mod go_value;
 mod jobs;

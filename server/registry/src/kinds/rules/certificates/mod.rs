@@ -1,7 +1,7 @@
 //! Certificates: those that are trusted (ClusterTrustBundle) and those of pods (PodCertificateRequest).
 
-mod key;
-mod pem;
+pub mod key;
+pub mod pem;
 mod pod;
 mod status;
 
