@@ -104,3 +104,57 @@ pub fn strategy(kind: &Kind) -> &'static dyn Strategy {
         (group, kind) => plain::strategy(group, kind).unwrap_or(&PLAIN),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ferry_api::kinds::builtin;
+
+    #[test]
+    fn selectors_name_upstreams_fields() {
+        let events = ["kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath"];
+        let upstream = |kind: &str| -> Vec<String> {
+            let fields: &[&str] = match kind {
+                "CertificateSigningRequest" | "ClusterTrustBundle" => &["spec.signerName"],
+                "Job" => &["status.successful"],
+                "Namespace" => &["status.phase"],
+                "Node" => &["spec.unschedulable"],
+                "Pod" => &[
+                    "spec.host",
+                    "spec.hostNetwork",
+                    "spec.nodeName",
+                    "spec.restartPolicy",
+                    "spec.schedulerName",
+                    "spec.serviceAccountName",
+                    "status.nominatedNodeName",
+                    "status.phase",
+                    "status.podIP",
+                    "status.podIPs",
+                ],
+                "PodCertificateRequest" => &["spec.nodeName", "spec.podName", "spec.signerName"],
+                "ReplicationController" => &["status.replicas"],
+                "ResourceSlice" => &["spec.driver", "spec.nodeName"],
+                "Secret" => &["type"],
+                "Service" => &["spec.clusterIP", "spec.type"],
+                // Both groups take the names of both.
+                "Event" => {
+                    let of = |object: &'static str| events.map(|field| format!("{object}.{field}"));
+                    let own = ["reason", "reportingComponent", "reportingController", "source", "type"];
+                    let mut fields: Vec<String> =
+                        of("involvedObject").into_iter().chain(of("regarding")).collect();
+                    fields.extend(own.map(str::to_owned));
+                    fields.sort();
+                    return fields;
+                }
+                _ => &[],
+            };
+            fields.iter().map(ToString::to_string).collect()
+        };
+        for kind in builtin().iter().filter(|kind| !kind.is_virtual()) {
+            let mut fields: Vec<String> =
+                super::strategy(kind).selectable().iter().map(|field| field.field.to_string()).collect();
+            fields.sort();
+            fields.dedup();
+            assert_eq!(fields, upstream(&kind.kind), "{}/{}", kind.api_version(), kind.kind);
+        }
+    }
+}

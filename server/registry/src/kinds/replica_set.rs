@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::workload;
 use crate::columns::Column;
-use crate::strategy::{Rules, ScalePaths, Selectable, StrategyOptions, Typed};
+use crate::strategy::{Rules, ScalePaths, StrategyOptions, Typed};
 
 pub static STRATEGY: Typed<IgnoredAny, ReplicaSetRules> = Typed::new(ReplicaSetRules);
 
@@ -19,11 +19,6 @@ impl Rules<IgnoredAny> for ReplicaSetRules {
 
     fn prepare_create(&self, object: &mut Object) {
         object.0.insert("status".into(), json!({"replicas": 0}));
-    }
-
-    fn selectable(&self) -> &[Selectable] {
-        static FIELDS: &[Selectable] = &[Selectable::new("status.replicas", "status.replicas", "0")];
-        FIELDS
     }
 
     fn judged_by_rows(&self) -> bool {

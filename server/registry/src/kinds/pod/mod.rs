@@ -82,12 +82,15 @@ impl Rules<Pod> for PodRules {
     fn selectable(&self) -> &[Selectable] {
         static FIELDS: &[Selectable] = &[
             Selectable::new("spec.nodeName", "spec.nodeName", ""),
+            Selectable::new("spec.host", "spec.nodeName", ""),
             Selectable::new("spec.restartPolicy", "spec.restartPolicy", ""),
             Selectable::new("spec.schedulerName", "spec.schedulerName", ""),
             Selectable::new("spec.serviceAccountName", "spec.serviceAccountName", ""),
             Selectable::new("spec.hostNetwork", "spec.hostNetwork", "false"),
             Selectable::new("status.phase", "status.phase", ""),
             Selectable::new("status.podIP", "status.podIP", ""),
+            // Accepted, but no pod has a value for it.
+            Selectable::new("status.podIPs", "", ""),
             Selectable::new("status.nominatedNodeName", "status.nominatedNodeName", ""),
         ];
         FIELDS
