@@ -158,6 +158,7 @@ pub static STORAGE_VERSION: &[Column] = &[
 ];
 
 pub static STORAGE_MIGRATION: &[Column] = &[
+    Column::text("Name", |object, _| object.name().into()),
     Column::text("Resource", |object, _| {
         let (group, resource) =
             (text_at(object, "spec.resource.group"), text_at(object, "spec.resource.resource"));
