@@ -7,7 +7,7 @@ use ferry_api::{FieldErrors, names};
 use serde_json::Value;
 
 use super::super::field::{Context, Field, Old};
-use super::super::placement;
+use super::super::{conditions, placement};
 use super::claim::{request_names, request_reference, request_references};
 use super::class::{configuration, raw};
 use super::device::binding_conditions;
@@ -103,6 +103,7 @@ fn device_status(device: Field<'_>, allocated: &HashSet<[String; 4]>, errors: &m
         errors.push(device.path, Reason::Invalid, format!("{shown}: {why}"));
     }
     too_many(device.child("conditions"), 8, errors);
+    conditions::judge(device.child("conditions"), errors);
     let data = device.child("data");
     if data.is_given() {
         raw(data, errors);
@@ -243,6 +244,14 @@ mod tests {
             told(with(json!([device("other")])), given()),
             [
                 r#"status.devices[0]: Invalid value: {"Driver":"d.example","Pool":"p","Device":"other","ShareID":""}: must be an allocated device in the claim"#
+            ]
+        );
+        let mut odd = device("dev");
+        odd["conditions"] = json!([{"type": "Ready", "status": "Perhaps", "reason": "R", "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
+        assert_eq!(
+            told(with(json!([odd])), given()),
+            [
+                r#"status.devices[0].conditions[0].status: Unsupported value: "Perhaps": supported values: "False", "True", "Unknown""#
             ]
         );
         let mut network = device("dev");
