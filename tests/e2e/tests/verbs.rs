@@ -448,3 +448,30 @@ async fn writes_are_answered_with_warnings() {
         r#"299 - "spec.trafficDistribution: \"PreferClose\" is deprecated; use \"PreferSameZone\"""#;
     assert_eq!((changed.code, changed.header("warning")), (200, warning));
 }
+
+#[tokio::test]
+async fn a_scale_has_columns_of_its_own() {
+    let server = TestServer::start().await;
+    let deployments = "/apis/apps/v1/namespaces/default/deployments";
+    let deployment = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"},
+        "spec": {"replicas": 3, "selector": {"matchLabels": {"a": "b"}}, "template": {
+            "metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]},
+        }},
+    });
+    server.post(deployments, &deployment).await.expect(201);
+    let headers = [("accept", "application/json;as=Table;g=meta.k8s.io;v=v1")];
+    let path = format!("{deployments}/d/scale");
+    let answer = ferry_testkit::send(&server.admin(), Method::GET, &path, &headers, Vec::new()).await;
+    let table = answer.expect(200);
+    assert_eq!(table["kind"], "Table");
+    let names: Vec<&Value> = table["columnDefinitions"]
+        .as_array()
+        .expect("columns")
+        .iter()
+        .map(|column| &column["name"])
+        .collect();
+    assert_eq!(names, ["Name", "Desired", "Available", "Age"]);
+    let cells = table["rows"][0]["cells"].as_array().expect("cells");
+    assert_eq!(cells[..3], [json!("d"), json!(3), json!(0)]);
+}

@@ -5,7 +5,7 @@ use ferry_api::selector::LabelSelector;
 use ferry_api::{GroupVersionKind, Object, Schema, Status, json as codec};
 use ferry_patch::managed_fields::Versions;
 use ferry_patch::{json_patch, managed_fields, merge, strategic};
-use ferry_registry::columns;
+use ferry_registry::columns::{self, Column};
 use ferry_registry::verbs::create::managed_write;
 use ferry_registry::verbs::list::Freshness;
 use ferry_registry::verbs::update::Change;
@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use super::{Target, patch};
 use crate::body::Response;
+use crate::negotiate::View;
 use crate::request::WriteOptions;
 use crate::respond;
 
@@ -49,8 +50,19 @@ pub async fn scale(target: Target<'_>) -> Result<Response, Status> {
     };
     let answer = target.resource.prepare_answer(&answer, target.kind).await?;
     let object = respond::whole(target.resource, target.kind, &answer)?;
-    Ok(respond::object(200, scale_of(target, &object)?, media_type))
+    let scale = scale_of(target, &object)?;
+    match media_type.view {
+        View::Table => respond::made(target.request, target.kind, COLUMNS, scale, media_type),
+        _ => Ok(respond::object(200, scale, media_type)),
+    }
 }
+
+static COLUMNS: &[Column] = &[
+    Column::text("Name", |scale, _| scale.name().into()),
+    Column::number("Desired", "spec.replicas"),
+    Column::number("Available", "status.replicas"),
+    columns::AGE,
+];
 
 /// Shows admission the scale of an object in its place: that is what the request is about.
 struct ScaleAdmission<'a>(Target<'a>);
