@@ -233,7 +233,10 @@ async fn serve(
     let answering = responder.span.in_scope(within(deadline, answer(&api, &request)));
     let mut response = match AssertUnwindSafe(answering).catch_unwind().await {
         Ok(answer) => answer.unwrap_or_else(|status| respond::status_as(&status, responder.media_type)),
-        Err(_) => return responder.panicked(),
+        Err(_) => {
+            metrics::panicked(&request.info);
+            return responder.panicked();
+        }
     };
     // Seats are for the work. A response that its client has yet to read holds memory, which has a budget of its own.
     drop((body, request.seats.lock().take()));
