@@ -13,13 +13,13 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
     PersistentVolumeClaim, Pod, ResourceQuotaSpec, ScopedResourceSelectorRequirement, Service,
 };
-use k8s_openapi::api::resource::v1::ResourceClaim;
 
 use crate::kinds::GroupResource;
 pub use crate::pod_resources::{Amounts, add, read};
 use crate::quantity::{Format, Quantity};
 
 pub use pod::{counts, is_terminating};
+pub use resource_claim::{ClaimOfDevices, DeviceClasses, may_track as may_count_devices, pod_of};
 
 pub type Requirement = ScopedResourceSelectorRequirement;
 
@@ -29,7 +29,7 @@ pub enum Item<'a> {
     Pod(&'a Pod),
     Service(&'a Service),
     Claim(&'a PersistentVolumeClaim),
-    ResourceClaim(&'a ResourceClaim),
+    ResourceClaim(ClaimOfDevices<'a>),
     /// Any other: it is one.
     Counted(&'a GroupResource),
 }
@@ -44,7 +44,7 @@ impl Item<'_> {
             Item::Pod(_) => pod::tracks(name),
             Item::Service(_) => service::NAMES.contains(&name),
             Item::Claim(_) => claim::tracks(name),
-            Item::ResourceClaim(_) => resource_claim::tracks(name),
+            Item::ResourceClaim(claim) => resource_claim::tracks(claim, name),
             Item::Counted(resource) => {
                 count_name(resource) == name || old_count(resource).is_some_and(|old| old == name)
             }
@@ -57,7 +57,7 @@ impl Item<'_> {
             Item::Pod(pod) => pod::usage(pod, now),
             Item::Service(service) => service::usage(service),
             Item::Claim(claim) => claim::usage(claim),
-            Item::ResourceClaim(claim) => resource_claim::usage(claim),
+            Item::ResourceClaim(claim) => resource_claim::usage(claim, now),
             Item::Counted(resource) => {
                 let names = old_count(resource).map(str::to_string).into_iter();
                 names.chain([count_name(resource)]).map(|name| (name, one())).collect()

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ferry_api::quantity::{Format, Quantity};
-use ferry_api::quota::{self, Amounts, Item, counted_resource};
+use ferry_api::quota::{self, Amounts, ClaimOfDevices, DeviceClasses, Item, counted_resource};
 use ferry_client::informer::Object;
 use ferry_client::{
     Attempt, CancellationToken, Client, Error, Event, Informer, Informers, Metadata, NamespacedName, Outcome,
@@ -21,7 +21,7 @@ use k8s_openapi::api::core::v1::{
     ContainerStatus, PersistentVolumeClaim, Pod, ResourceQuota, ResourceQuotaSpec, ResourceQuotaStatus,
     Service,
 };
-use k8s_openapi::api::resource::v1::ResourceClaim;
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use kube::api::{Api, ApiResource, ListParams, PostParams};
 use parking_lot::Mutex;
@@ -31,8 +31,8 @@ use crate::discovery::discover;
 use crate::pods::{is_deleting, is_finished};
 
 const CONTROLLER: &str = "resourcequota-controller";
-const DEVICES: &str = ".deviceclass.resource.k8s.io/devices";
 const RESOURCE_CLAIMS: &str = "resourceclaims.resource.k8s.io";
+const DEVICE_CLASSES: &str = "deviceclasses.resource.k8s.io";
 
 /// What there is in a namespace, as far as a quota speaks of it.
 #[derive(Default)]
@@ -41,6 +41,7 @@ struct Content {
     services: Vec<Arc<Service>>,
     claims: Vec<Arc<PersistentVolumeClaim>>,
     resource_claims: Vec<Arc<ResourceClaim>>,
+    classes: DeviceClasses,
     /// Objects that are only counted, by the quota's own name for them.
     counted: BTreeMap<String, usize>,
 }
@@ -51,7 +52,15 @@ fn used(spec: &ResourceQuotaSpec, content: &Content, now: Timestamp) -> Amounts 
     let pods = content.pods.iter().map(|pod| Item::Pod(pod));
     let services = content.services.iter().map(|service| Item::Service(service));
     let claims = content.claims.iter().map(|claim| Item::Claim(claim));
-    let resource_claims = content.resource_claims.iter().map(|claim| Item::ResourceClaim(claim));
+    let pod_of = |claim: &ResourceClaim| {
+        let named = |pod: &&Arc<Pod>, name: &str| pod.metadata.name.as_deref() == Some(name);
+        let find = |name: &str| content.pods.iter().find(|pod| named(pod, name)).cloned();
+        quota::pod_of(claim, find, || content.resource_claims.clone())
+    };
+    let paying: Vec<Option<Arc<Pod>>> = content.resource_claims.iter().map(|claim| pod_of(claim)).collect();
+    let resource_claims = content.resource_claims.iter().zip(&paying).map(|(claim, pod)| {
+        Item::ResourceClaim(ClaimOfDevices { claim, classes: &content.classes, pod: pod.as_deref() })
+    });
     let mut total = Amounts::new();
     for item in pods.chain(services).chain(claims).chain(resource_claims) {
         if scopes.iter().all(|scope| item.has_scope(scope)) {
@@ -97,8 +106,9 @@ struct Controller {
     pods: Informer<Pod>,
     services: Informer<Service>,
     claims: Informer<PersistentVolumeClaim>,
-    /// Kinds that some quota counts by number, by `resource.group`.
-    counted: Mutex<HashMap<String, (ApiResource, Informer<Metadata>)>>,
+    /// Kinds that some quota counts by number, by `resource.group` and whether they are in namespaces; and the classes of
+    /// devices.
+    counted: Mutex<HashMap<(String, bool), (ApiResource, Informer<Metadata>)>>,
     queue: Queue<NamespacedName>,
     shutdown: CancellationToken,
 }
@@ -165,12 +175,17 @@ fn pod_matters(event: &Event<Pod>, now: Timestamp) -> bool {
         let spec = pod.spec.iter();
         spec.flat_map(|spec| spec.containers.iter().map(|container| container.resources.clone())).collect()
     };
+    let claim = |pod: &Pod| {
+        let status = pod.status.as_ref().and_then(|status| status.extended_resource_claim_status.as_ref());
+        status.map(|status| status.resource_claim_name.clone())
+    };
     ends_or(event, |old, new| {
         quota::counts(old, now) != quota::counts(new, now)
             || quota::is_terminating(old) != quota::is_terminating(new)
             || is_deleting(old) != is_deleting(new)
             || held(old) != held(new)
             || asked(old) != asked(new)
+            || claim(old) != claim(new)
     })
 }
 
@@ -236,7 +251,7 @@ impl Controller {
         };
         if counts_devices(spec) {
             self.clone().informer_of(RESOURCE_CLAIMS).await?;
-            content.resource_claims = list(&self.client, namespace).await?;
+            self.clone().read_devices(&mut content, namespace).await?;
         }
         for (name, resource) in only_counted(spec) {
             if let Some((_, informer)) = self.clone().informer_of(resource).await? {
@@ -255,7 +270,7 @@ impl Controller {
             ..Content::default()
         };
         if counts_devices(spec) {
-            content.resource_claims = list(&self.client, namespace).await?;
+            self.clone().read_devices(&mut content, namespace).await?;
         }
         for (name, resource) in only_counted(spec) {
             if let Some((resource, _)) = self.clone().informer_of(resource).await? {
@@ -268,19 +283,50 @@ impl Controller {
         Ok(content)
     }
 
+    /// Claims for devices, and the classes that say what these count as. They may not be served.
+    async fn read_devices(self: Arc<Self>, content: &mut Content, namespace: &str) -> Result<(), Error> {
+        if self.clone().follow(DEVICE_CLASSES, false).await?.is_none() {
+            return Ok(());
+        }
+        let classes: Api<DeviceClass> = Api::all(self.client.clone());
+        let listed = classes.list(&ListParams::default()).await.attempting("list classes of devices")?;
+        for class in listed.items {
+            content.classes.add(class.metadata.name.unwrap_or_default(), class.spec.extended_resource_name);
+        }
+        content.resource_claims = list(&self.client, namespace).await?;
+        Ok(())
+    }
+
+    /// Quotas that may count what a class stands for.
+    fn quotas_of_devices(&self) -> Vec<NamespacedName> {
+        let quotas = self.quotas.list();
+        let counting = quotas.iter().filter(|quota| quota.spec.as_ref().is_some_and(counts_devices));
+        counting.map(|quota| NamespacedName::of(&**quota)).collect()
+    }
+
     /// The informer of a counted kind, started when a quota first names it.
     async fn informer_of(
         self: Arc<Self>,
         resource: &str,
     ) -> Result<Option<(ApiResource, Informer<Metadata>)>, Error> {
-        if let Some(known) = self.counted.lock().get(resource).cloned() {
+        self.follow(resource, true).await
+    }
+
+    /// What happens to objects of namespaces wakes the quotas there, other kinds those that count devices.
+    async fn follow(
+        self: Arc<Self>,
+        resource: &str,
+        namespaced: bool,
+    ) -> Result<Option<(ApiResource, Informer<Metadata>)>, Error> {
+        // A quota may name what is in no namespace; that counts nothing.
+        let key = (resource.to_owned(), namespaced);
+        if let Some(known) = self.counted.lock().get(&key).cloned() {
             return Ok(Some(known));
         }
         let found = discover(&self.client).await.attempting("discover counted resources")?;
-        let found = found
-            .resources
-            .into_iter()
-            .find(|found| found.group_resource() == resource && found.namespaced && found.can("watch"));
+        let found = found.resources.into_iter().find(|found| {
+            found.group_resource() == resource && found.namespaced == namespaced && found.can("watch")
+        });
         let Some(found) = found else { return Ok(None) };
         let counted = {
             let mut counted = self.counted.lock();
@@ -289,13 +335,17 @@ impl Controller {
                 let waking = Arc::downgrade(&self);
                 informer.handle(move |event: &Event<Metadata>| {
                     let Some(controller) = waking.upgrade() else { return };
-                    for key in controller.quotas_if(ends_or(event, |_, _| false), event) {
+                    let keys = match namespaced {
+                        true => controller.quotas_if(ends_or(event, |_, _| false), event),
+                        false => controller.quotas_of_devices(),
+                    };
+                    for key in keys {
                         controller.queue.add_caused(key, event.revision());
                     }
                 });
                 (found.api.clone(), informer)
             };
-            counted.entry(resource.into()).or_insert_with(start).clone()
+            counted.entry(key).or_insert_with(start).clone()
         };
         counted.1.synced().await;
         Ok(Some(counted))
@@ -313,7 +363,7 @@ where
 }
 
 fn counts_devices(spec: &ResourceQuotaSpec) -> bool {
-    spec.hard.iter().flatten().any(|(name, _)| name.ends_with(DEVICES))
+    spec.hard.iter().flatten().any(|(name, _)| quota::may_count_devices(name))
 }
 
 /// Names of the quota that count objects of a kind that is measured in no other way, with the resource.
@@ -361,6 +411,43 @@ mod tests {
         };
         assert!(needs_lists(&limited, None));
         assert!(needs_lists(&limited, Some(&told("4"))));
+    }
+
+    #[test]
+    fn a_pod_and_its_claim_are_charged_once_for_a_device() {
+        let pod: Pod = serde_json::from_value(serde_json::json!({
+            "metadata": {"name": "p", "namespace": "default", "uid": "u"},
+            "spec": {"containers": [{"name": "c", "resources": {"requests": {"example.com/gpu": "2"}}}]},
+        }))
+        .unwrap();
+        let claim = |name: &str, owners: serde_json::Value, count: i64| -> ResourceClaim {
+            let annotations = serde_json::json!({"resource.kubernetes.io/extended-resource-claim": "true"});
+            let exactly =
+                serde_json::json!({"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": count});
+            serde_json::from_value(serde_json::json!({
+                "metadata": {"name": name, "annotations": annotations, "ownerReferences": owners},
+                "spec": {"devices": {"requests": [{"name": "r", "exactly": exactly}]}},
+            }))
+            .unwrap()
+        };
+        let owner = serde_json::json!([{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u", "controller": true}]);
+        let mut classes = DeviceClasses::default();
+        classes.add("gpu", Some("example.com/gpu"));
+        let content = Content {
+            pods: vec![Arc::new(pod)],
+            resource_claims: vec![
+                Arc::new(claim("of-pod", owner, 2)),
+                Arc::new(claim("own", serde_json::json!([]), 1)),
+            ],
+            classes,
+            ..Content::default()
+        };
+        let all = used(&ResourceQuotaSpec::default(), &content, Timestamp::UNIX_EPOCH);
+        let count = |name: &str| all.get(name).map(|amount| amount.value());
+        assert_eq!(count("requests.example.com/gpu"), Some(3));
+        assert_eq!(count("requests.deviceclass.resource.kubernetes.io/gpu"), Some(3));
+        assert_eq!(count("gpu.deviceclass.resource.k8s.io/devices"), Some(3));
+        assert_eq!(count("count/resourceclaims.resource.k8s.io"), Some(2));
     }
 
     #[test]

@@ -315,3 +315,50 @@ async fn signers_are_acted_for_by_those_who_may() {
     server.put(&format!("{rbac}/clusterroles/approver"), &role(json!([approve, signers]))).await.expect(200);
     approve_it().await.expect(200);
 }
+
+/// A claim that the scheduler makes for a pod costs what the pod was not charged for already.
+#[tokio::test]
+async fn devices_are_charged_to_the_extended_resources_of_their_class() {
+    let server = TestServer::start().await;
+    let class = |resource: &str| {
+        json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "gpu"},
+            "spec": {"extendedResourceName": resource}})
+    };
+    server.post("/apis/resource.k8s.io/v1/deviceclasses", &class("example.com/gpu")).await.expect(201);
+    let (named, own) = ("requests.example.com/gpu", "requests.deviceclass.resource.kubernetes.io/gpu");
+    let devices = "gpu.deviceclass.resource.k8s.io/devices";
+    quota(&server, json!({"hard": {named: "5", own: "9", devices: "9"}})).await;
+    let amounts = json!({"example.com/gpu": "2"});
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"},
+        "spec": {"containers": [{"name": "c", "image": "i", "resources": {"requests": amounts, "limits": amounts}}]},
+    });
+    let pod = server.post("/api/v1/namespaces/default/pods", &pod).await.expect(201);
+    assert_eq!(used(&server).await, json!({named: "2", own: "0", devices: "0"}));
+
+    let claims = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims";
+    let claim = |name: &str, metadata: Value, count: i64| {
+        let mut claim = json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": metadata,
+            "spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "gpu", "count": count}}]}},
+        });
+        claim["metadata"]["name"] = name.into();
+        claim
+    };
+    let owner = json!([{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": pod["metadata"]["uid"], "controller": true}]);
+    let of_pod = json!({
+        "annotations": {"resource.kubernetes.io/extended-resource-claim": "true"}, "ownerReferences": owner,
+    });
+    server.post(claims, &claim("of-pod", of_pod.clone(), 3)).await.expect(201);
+    assert_eq!(used(&server).await, json!({named: "3", own: "3", devices: "3"}));
+    // the pod pays for one claim only
+    let refused = message(&server.post(claims, &claim("second", of_pod, 3)).await, 403);
+    assert!(
+        refused.contains(&format!(
+            "exceeded quota: q, requested: {named}=3, used: {named}=3, limited: {named}=5"
+        )),
+        "{refused}"
+    );
+    server.post(claims, &claim("own", json!({}), 2)).await.expect(201);
+    assert_eq!(used(&server).await, json!({named: "5", own: "5", devices: "5"}));
+}

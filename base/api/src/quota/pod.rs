@@ -11,7 +11,8 @@ use crate::pod_resources::{self, Count};
 const COUNT: &str = "count/pods";
 const REQUESTS: &str = "requests.";
 const HUGE_PAGES: &str = "hugepages-";
-const DEVICE_CLASS: &str = "deviceclass.resource.kubernetes.io/";
+/// Before the name of a DeviceClass: the extended resource that it stands for without naming one.
+pub const DEVICE_CLASS: &str = "deviceclass.resource.kubernetes.io/";
 /// Names that a quota must not limit without every container asking for some.
 const DEMANDED: [&str; 6] =
     ["cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"];
@@ -37,7 +38,7 @@ pub fn tracks(name: &str) -> bool {
 }
 
 /// A resource of somebody else's than Kubernetes, or of a device class.
-fn is_extended(name: &str) -> bool {
+pub fn is_extended(name: &str) -> bool {
     (name.contains('/') && !name.contains("kubernetes.io/")) || name.starts_with(DEVICE_CLASS)
 }
 

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use ferry_api::quota::{self, Amounts, Item, Requirement};
+use ferry_api::quota::{self, Amounts, ClaimOfDevices, DeviceClasses, Item, Requirement};
 use ferry_api::{GroupResource, Object, Quantity, Status};
 use ferry_registry::strategy::TxnPart;
 use ferry_registry::verbs::{Operation, Reservation};
@@ -30,7 +30,7 @@ use tokio::sync::OwnedMutexGuard;
 use super::Context;
 use crate::chain::{Phase, Plugin, Request};
 use crate::configuration::BadConfiguration;
-use crate::lookup::in_namespace;
+use crate::lookup::{in_namespace, lookup};
 
 /// How long a request waits for the namespace's lock.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -103,7 +103,8 @@ impl Plugin for ResourceQuota {
         old: Option<&Object>,
     ) -> Result<Reservation, Status> {
         let resource = request.resource();
-        let views = Views::read(&resource, object, old)?;
+        let claims = |new, old| Claims::read(&self.registry, request.call.namespace, new, old);
+        let views = Views::read(&resource, object, old, claims)?;
         let Some(write) = views.write(request, &self.limited, Timestamp::now()) else {
             return Ok(Reservation::default());
         };
@@ -231,12 +232,57 @@ enum Views {
     Pod(Box<Pod>, Option<Box<Pod>>),
     Service(Box<Service>, Option<Box<Service>>),
     Claim(Box<PersistentVolumeClaim>, Option<Box<PersistentVolumeClaim>>),
-    ResourceClaim(Box<ResourceClaim>, Option<Box<ResourceClaim>>),
+    ResourceClaim(Box<Claims>),
     Counted(GroupResource, bool),
 }
 
+/// A claim for devices, before and after the write, with the pods that they provide extended resources for.
+struct Claims {
+    new: (Box<ResourceClaim>, Option<Box<Pod>>),
+    old: Option<(Box<ResourceClaim>, Option<Box<Pod>>)>,
+    classes: DeviceClasses,
+}
+
+impl Claims {
+    fn read(
+        registry: &Registry,
+        namespace: &str,
+        new: Box<ResourceClaim>,
+        old: Option<Box<ResourceClaim>>,
+    ) -> Result<Claims, Status> {
+        let mut classes = DeviceClasses::default();
+        let resource = registry.resource(&GroupResource::new("resource.k8s.io", "deviceclasses"));
+        for (_, entry) in resource.iter().flat_map(|resource| resource.cache.snapshot().0) {
+            let class = entry.read_object()?;
+            let named = class.get(&["spec", "extendedResourceName"]).and_then(Value::as_str);
+            classes.add(class.name(), named);
+        }
+        // A pod or claim that cannot be read exempts nothing.
+        let pod = |name: &str| lookup(registry, "", "pods", namespace, name).ok().flatten()?.view().ok();
+        let claims = || -> Vec<Arc<ResourceClaim>> {
+            let resource = registry.resource(&GroupResource::new("resource.k8s.io", "resourceclaims"));
+            let entries = resource.iter().flat_map(|resource| in_namespace(resource, namespace));
+            entries.filter_map(|entry| entry.read_object().ok()?.view().ok().map(Arc::new)).collect()
+        };
+        let with_pod = |claim: Box<ResourceClaim>| {
+            let pod: Option<Box<Pod>> = quota::pod_of(&claim, pod, claims);
+            (claim, pod)
+        };
+        Ok(Claims { new: with_pod(new), old: old.map(with_pod), classes })
+    }
+
+    fn item<'a>(&'a self, (claim, pod): &'a (Box<ResourceClaim>, Option<Box<Pod>>)) -> Item<'a> {
+        Item::ResourceClaim(ClaimOfDevices { claim, classes: &self.classes, pod: pod.as_deref() })
+    }
+}
+
 impl Views {
-    fn read(resource: &GroupResource, new: &Object, old: Option<&Object>) -> Result<Views, Status> {
+    fn read(
+        resource: &GroupResource,
+        new: &Object,
+        old: Option<&Object>,
+        claims: impl FnOnce(Box<ResourceClaim>, Option<Box<ResourceClaim>>) -> Result<Claims, Status>,
+    ) -> Result<Views, Status> {
         fn both<T: serde::de::DeserializeOwned>(
             new: &Object,
             old: Option<&Object>,
@@ -249,7 +295,8 @@ impl Views {
             ("", "services") => both(new, old).map(|(new, old)| Views::Service(new, old))?,
             ("", "persistentvolumeclaims") => both(new, old).map(|(new, old)| Views::Claim(new, old))?,
             ("resource.k8s.io", "resourceclaims") => {
-                both(new, old).map(|(new, old)| Views::ResourceClaim(new, old))?
+                let (claim, before) = both(new, old)?;
+                Views::ResourceClaim(Box::new(claims(claim, before)?))
             }
             _ => Views::Counted(resource.clone(), old.is_some()),
         })
@@ -260,8 +307,8 @@ impl Views {
             Views::Pod(new, old) => (Item::Pod(new), old.as_deref().map(Item::Pod)),
             Views::Service(new, old) => (Item::Service(new), old.as_deref().map(Item::Service)),
             Views::Claim(new, old) => (Item::Claim(new), old.as_deref().map(Item::Claim)),
-            Views::ResourceClaim(new, old) => {
-                (Item::ResourceClaim(new), old.as_deref().map(Item::ResourceClaim))
+            Views::ResourceClaim(claims) => {
+                (claims.item(&claims.new), claims.old.as_ref().map(|old| claims.item(old)))
             }
             Views::Counted(resource, existed) => {
                 (Item::Counted(resource), existed.then_some(Item::Counted(resource)))
@@ -467,8 +514,12 @@ mod tests {
     ) -> Result<Vec<Option<String>>, String> {
         let object = |value: Value| Object::from_value(value).expect("an object");
         let old = old.map(object);
-        let views = Views::read(&GroupResource::new(resource.0, resource.1), &object(new), old.as_ref())
-            .expect("well formed");
+        let resource = GroupResource::new(resource.0, resource.1);
+        let views = Views::read(&resource, &object(new), old.as_ref(), |new, _| {
+            let classes = DeviceClasses::default();
+            Ok(Claims { new: (new, None), old: None, classes })
+        })
+        .expect("well formed");
         let limited: Vec<Limited> = serde_json::from_value(limited).expect("limits");
         let (new, old) = views.items();
         let scopes = limited.iter().flat_map(|limited| &limited.match_scopes);
