@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod};
+use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration};
 
 use crate::node::capacity::Capacity;
 use crate::node::status::Pressure;
@@ -12,9 +12,10 @@ use crate::pod;
 use crate::resources::{Asks, QosClass};
 use crate::status::Ending;
 
-/// The reason of a pod that the node's labels keep out. They may have changed a moment ago, so whoever rejects for it
-/// first reads the node anew.
-pub const NODE_AFFINITY: &str = "NodeAffinity";
+const NODE_AFFINITY: &str = "NodeAffinity";
+const NO_GROUP_POLICY: &str = "SupplementalGroupsPolicyNotSupported";
+const TAINTS: &str = "TaintToleration";
+const OS_LABEL: &str = "kubernetes.io/os";
 const REJECTED: &str = "Pod was rejected: ";
 
 /// An admitted pod with the resources that it was granted.
@@ -30,17 +31,28 @@ pub struct NodeFacts<'a> {
     pub pressure: Pressure,
     pub allowed_unsafe_sysctls: &'a [String],
     pub has_apparmor: bool,
+    /// Whether a resource is a device plugin's, which is given out in another way.
+    pub is_of_plugin: &'a dyn Fn(&str) -> bool,
 }
 
 /// `Ok`, or why the pod fails here. `others` are the pods that run already.
 pub fn admit(pod: &Pod, asks: &Asks, others: &[GrantedPod], facts: &NodeFacts<'_>) -> Result<(), Ending> {
     pressure(pod, asks, facts)?;
     operating_system(pod)?;
+    supplemental_groups(pod, facts)?;
     sysctls(pod, facts)?;
     apparmor(pod, facts)?;
+    resources(asks, others, facts)?;
+    advertised(pod, asks, others, facts)?;
     affinity(pod, facts)?;
     host_ports(pod, others)?;
-    resources(asks, others, facts)
+    taints(pod, facts)
+}
+
+/// Whether a pod was rejected for the node's labels, taints or features. They may have changed a moment ago, so whoever rejects for
+/// them first reads the node anew.
+pub fn is_doubtful(ending: &Ending) -> bool {
+    [NODE_AFFINITY, TAINTS, NO_GROUP_POLICY].contains(&ending.reason.as_str())
 }
 
 fn rejected(reason: &str, message: String) -> Ending {
@@ -58,6 +70,13 @@ pub fn why(ending: &Ending) -> &str {
 }
 
 fn operating_system(pod: &Pod) -> Result<(), Ending> {
+    let label = pod.metadata.labels.as_ref().and_then(|labels| labels.get(OS_LABEL));
+    if label.is_some_and(|os| os != "linux") {
+        return Err(rejected(
+            "PodOSSelectorNodeLabelDoesNotMatch",
+            "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label".into(),
+        ));
+    }
     match &pod::spec(pod).os {
         Some(os) if os.name != "linux" => Err(rejected(
             "PodOSNotSupported",
@@ -65,6 +84,23 @@ fn operating_system(pod: &Pod) -> Result<(), Ending> {
         )),
         _ => Ok(()),
     }
+}
+
+/// A runtime that does not know the policy would merge the groups of the image.
+fn supplemental_groups(pod: &Pod, facts: &NodeFacts<'_>) -> Result<(), Ending> {
+    let policy = pod::spec(pod).security_context.as_ref();
+    let policy = policy.and_then(|context| context.supplemental_groups_policy.as_deref());
+    let status = facts.node.and_then(|node| node.status.as_ref());
+    let features = status.and_then(|status| status.features.as_ref());
+    let is_known = features.and_then(|features| features.supplemental_groups_policy) == Some(true);
+    // A kubelet without an API server does not know its node.
+    if policy == Some("Strict") && facts.node.is_some() && !is_known {
+        return Err(rejected(
+            NO_GROUP_POLICY,
+            "SupplementalGroupsPolicy=Strict is not supported in this node".into(),
+        ));
+    }
+    Ok(())
 }
 
 /// Under pressure a node takes on no more of what it would evict first.
@@ -270,6 +306,68 @@ fn resources(asks: &Asks, others: &[GrantedPod], facts: &NodeFacts<'_>) -> Resul
     Ok(())
 }
 
+/// Extended resources and huge pages that somebody else advertises in the node's status. What the node does not know of is
+/// the cluster's, or comes from claims.
+fn advertised(pod: &Pod, asks: &Asks, others: &[GrantedPod], facts: &NodeFacts<'_>) -> Result<(), Ending> {
+    let status = facts.node.and_then(|node| node.status.as_ref());
+    let Some(allocatable) = status.and_then(|status| status.allocatable.as_ref()) else { return Ok(()) };
+    let claimed = pod.status.as_ref().and_then(|status| status.extended_resource_claim_status.as_ref());
+    let is_claimed = |resource: &str| {
+        claimed.is_some_and(|claimed| {
+            claimed.request_mappings.iter().any(|mapping| mapping.resource_name == resource)
+        })
+    };
+    for (resource, &requested) in asks.requests.iter().filter(|(_, requested)| **requested != 0) {
+        let is_scalar = resource.contains('/') || resource.starts_with("hugepages-");
+        if !is_scalar || is_claimed(resource) || (facts.is_of_plugin)(resource) {
+            continue;
+        }
+        let Some(capacity) = allocatable.get(resource) else { continue };
+        let capacity = crate::resources::amount(resource, capacity);
+        let used: i64 = others.iter().map(|other| other.asks.request(resource)).sum();
+        if used.saturating_add(requested) > capacity {
+            let message = format!(
+                "Node didn't have enough resource: {resource}, requested: {requested}, used: {used}, capacity: {capacity}"
+            );
+            return Err(rejected(&format!("OutOf{resource}"), message));
+        }
+    }
+    Ok(())
+}
+
+/// Pods that the node would evict at once. Static pods have nobody who would put them elsewhere.
+fn taints(pod: &Pod, facts: &NodeFacts<'_>) -> Result<(), Ending> {
+    let spec = facts.node.and_then(|node| node.spec.as_ref());
+    let taints = spec.and_then(|spec| spec.taints.as_ref()).into_iter().flatten();
+    let mut evicting = taints.filter(|taint| taint.effect == "NoExecute");
+    let tolerated = |taint: &Taint| {
+        let mut tolerations = pod::spec(pod).tolerations.iter().flatten();
+        tolerations.any(|toleration| tolerates(toleration, taint))
+    };
+    if pod::is_static(pod) || evicting.all(tolerated) {
+        return Ok(());
+    }
+    Err(rejected(
+        TAINTS,
+        "Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate".into(),
+    ))
+}
+
+fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
+    let is_free = |text: &Option<String>| text.as_deref().is_none_or(str::is_empty);
+    let effect = is_free(&toleration.effect) || toleration.effect.as_ref() == Some(&taint.effect);
+    let key = is_free(&toleration.key) || toleration.key.as_ref() == Some(&taint.key);
+    let value = match toleration.operator.as_deref() {
+        Some("Exists") => true,
+        None | Some("" | "Equal") => {
+            toleration.value.as_deref().unwrap_or("") == taint.value.as_deref().unwrap_or("")
+        }
+        // Lt and Gt are behind a gate that is closed
+        Some(_) => false,
+    };
+    effect && key && value
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -285,15 +383,23 @@ mod tests {
 
     #[track_caller]
     fn check(wanted: &Pod, others: &[Pod], pressure: Pressure, expected: Option<&str>) {
-        let node: Node =
-            serde_json::from_value(json!({"metadata": {"name": "n", "labels": {"zone": "a", "size": "5"}}}))
-                .expect("the node is well formed");
+        let node: Node = serde_json::from_value(json!({
+            "metadata": {"name": "n", "labels": {"zone": "a", "size": "5"}},
+            "status": {"allocatable": {"example.com/dongle": "2", "example.com/plugin": "0", "hugepages-2Mi": "4Mi"}},
+        }))
+        .expect("the node is well formed");
+        check_on(node, wanted, others, pressure, expected);
+    }
+
+    #[track_caller]
+    fn check_on(node: Node, wanted: &Pod, others: &[Pod], pressure: Pressure, expected: Option<&str>) {
         let facts = NodeFacts {
             allocatable: Capacity { milli_cpu: 2000, memory: 1 << 30, ephemeral_storage: 1 << 30, pods: 2 },
             node: Some(&node),
             pressure,
             allowed_unsafe_sysctls: &["kernel.msg*".to_string()],
             has_apparmor: false,
+            is_of_plugin: &|resource| resource == "example.com/plugin",
         };
         let placed = |pod: &Pod| GrantedPod { pod: Arc::new(pod.clone()), asks: Arc::new(Asks::of(pod)) };
         let others: Vec<GrantedPod> = others.iter().map(placed).collect();
@@ -311,6 +417,51 @@ mod tests {
         check(&cpu("2001m"), &[], quiet, Some("OutOfcpu"));
         check(&cpu("1"), &[cpu("1500m")], quiet, Some("OutOfcpu"));
         check(&pod(json!({})), &[pod(json!({})), pod(json!({}))], quiet, Some("OutOfpods"));
+    }
+
+    #[test]
+    fn what_others_advertise_is_given_out_once() {
+        let quiet = Pressure::default();
+        let ask = |resource: &str, amount: &str| {
+            pod(json!({"containers": [{"name": "c", "resources": {"requests": {resource: amount}}}]}))
+        };
+        let dongles = |amount: &str| ask("example.com/dongle", amount);
+        check(&dongles("2"), &[], quiet, None);
+        check(&dongles("3"), &[], quiet, Some("OutOfexample.com/dongle"));
+        check(&dongles("1"), &[dongles("2")], quiet, Some("OutOfexample.com/dongle"));
+        check(&ask("example.com/unknown", "9"), &[], quiet, None);
+        check(&ask("example.com/plugin", "9"), &[], quiet, None);
+        check(&ask("hugepages-2Mi", "4Mi"), &[], quiet, None);
+        check(&ask("hugepages-2Mi", "6Mi"), &[], quiet, Some("OutOfhugepages-2Mi"));
+        let mut claimed = dongles("3");
+        let mappings =
+            json!([{"containerName": "c", "resourceName": "example.com/dongle", "requestName": "r"}]);
+        claimed.status = serde_json::from_value(
+            json!({"extendedResourceClaimStatus": {"resourceClaimName": "r", "requestMappings": mappings}}),
+        )
+        .expect("the status is well formed");
+        check(&claimed, &[], quiet, None);
+    }
+
+    #[test]
+    fn pods_that_the_node_would_evict_are_not_begun() {
+        let node: Node = serde_json::from_value(json!({"metadata": {"name": "n"}, "spec": {"taints": [
+            {"key": "k", "value": "v", "effect": "NoExecute"}, {"key": "other", "effect": "NoSchedule"},
+        ]}}))
+        .expect("the node is well formed");
+        let check = |tolerations: serde_json::Value, expected: Option<&str>| {
+            let pod = pod(json!({"tolerations": tolerations}));
+            check_on(node.clone(), &pod, &[], Pressure::default(), expected);
+        };
+        check(json!([]), Some("TaintToleration"));
+        check(json!([{"operator": "Exists"}]), None);
+        check(json!([{"key": "k", "operator": "Exists", "effect": "NoExecute"}]), None);
+        check(json!([{"key": "k", "operator": "Exists", "effect": "NoSchedule"}]), Some("TaintToleration"));
+        check(json!([{"key": "k", "operator": "Equal", "value": "v"}]), None);
+        check(json!([{"key": "k", "value": "w"}]), Some("TaintToleration"));
+        let mut fixed = pod(json!({}));
+        fixed.metadata.annotations = Some([("kubernetes.io/config.source".into(), "file".into())].into());
+        check_on(node.clone(), &fixed, &[], Pressure::default(), None);
     }
 
     #[test]
@@ -337,6 +488,16 @@ mod tests {
         check(&affinity("DoesNotExist", json!([])), &[], quiet, Some("NodeAffinity"));
         check(&pod(json!({"os": {"name": "windows"}})), &[], quiet, Some("PodOSNotSupported"));
         check(&pod(json!({"os": {"name": "linux"}})), &[], quiet, None);
+        let groups = pod(json!({"securityContext": {"supplementalGroupsPolicy": "Strict"}}));
+        check(&groups, &[], quiet, Some("SupplementalGroupsPolicyNotSupported"));
+        let node: Node = serde_json::from_value(
+            json!({"metadata": {"name": "n"}, "status": {"features": {"supplementalGroupsPolicy": true}}}),
+        )
+        .expect("the node is well formed");
+        check_on(node, &groups, &[], quiet, None);
+        let mut labelled = pod(json!({}));
+        labelled.metadata.labels = Some([(OS_LABEL.into(), "windows".into())].into());
+        check(&labelled, &[], quiet, Some("PodOSSelectorNodeLabelDoesNotMatch"));
         let sysctl =
             |name: &str| pod(json!({"securityContext": {"sysctls": [{"name": name, "value": "1"}]}}));
         check(&sysctl("kernel.shm_rmid_forced"), &[], quiet, None);

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
-use crate::admit::{self, GrantedPod, NODE_AFFINITY, NodeFacts, admit};
+use crate::admit::{self, GrantedPod, NodeFacts, admit};
 use crate::context::Context;
 use crate::node::status::NodeStatusSource;
 use crate::pod;
@@ -249,7 +249,7 @@ impl Shared {
             span.caused_by(revision);
         }
         match self.check(pod, &orders.asks, entries) {
-            Err(ending) if ending.reason == NODE_AFFINITY => return (orders, Some(ending)),
+            Err(ending) if admit::is_doubtful(&ending) => return (orders, Some(ending)),
             Err(ending) => {
                 span.fail(&ending.message);
                 self.tell_rejected(pod, &ending);
@@ -272,6 +272,7 @@ impl Shared {
             pressure: *self.node.pressure.borrow(),
             allowed_unsafe_sysctls: &self.context.config.allowed_unsafe_sysctls,
             has_apparmor: self.has_apparmor,
+            is_of_plugin: &|resource| self.context.device_plugins.has(resource),
         };
         admit(pod, asks, &beside(pod::uid(pod), entries), &facts)
     }
@@ -464,7 +465,7 @@ mod tests {
         let shared = &parts.pods.shared;
         let doubted =
             shared.check(pod, &Asks::of(pod), &shared.entries.lock()).expect_err("as it was last seen");
-        assert_eq!(doubted.reason, NODE_AFFINITY);
+        assert_eq!(doubted.reason, "NodeAffinity");
         let rejected = shared.check_again(pod, doubted).await.err();
         if let Some(hierarchy) = parts.context.cgroups.hierarchy() {
             hierarchy.remove(&group).expect("nothing runs in it");
@@ -482,6 +483,6 @@ mod tests {
         let pod = Arc::new(pod);
         assert_eq!(rejected_where_the_api_shows(json!({"disk": "fast"}), &pod).await, None);
         let rejected = rejected_where_the_api_shows(json!({"disk": "slow"}), &pod).await;
-        assert_eq!(rejected.as_deref(), Some(NODE_AFFINITY));
+        assert_eq!(rejected.as_deref(), Some("NodeAffinity"));
     }
 }

@@ -325,6 +325,11 @@ impl DevicePlugins {
         had
     }
 
+    /// Whether a resource is a plugin's, also of one that is gone.
+    pub fn has(&self, resource: &str) -> bool {
+        self.state.lock().is_of_plugin(resource)
+    }
+
     /// Adds how a pod's devices are to the statuses of its containers.
     pub fn show(&self, pod: &Pod, status: &mut PodStatus) {
         let state = self.state.lock();

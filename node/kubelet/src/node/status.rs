@@ -7,7 +7,7 @@ use ferry_api::declared_features;
 use ferry_client::name::revision;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
-    ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints,
+    ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeFeatures,
     NodeRuntimeHandler, NodeRuntimeHandlerFeatures, NodeStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -99,6 +99,10 @@ impl NodeStatusSource {
             images: self.images().await.or_else(|| old.images.clone()),
             runtime_handlers: Some(runtime.handlers),
             volumes_in_use: Some(self.volumes_in_use.names()).filter(|names| !names.is_empty()),
+            features: match runtime.has_group_policy {
+                None => old.features.clone(),
+                known => Some(NodeFeatures { supplemental_groups_policy: known }),
+            },
             declared_features: Some(DECLARED_FEATURES.map(str::to_owned).to_vec()),
             ..NodeStatus::default()
         };
@@ -108,7 +112,7 @@ impl NodeStatusSource {
 
     async fn runtime_state(&self) -> RuntimeState {
         let mut problems = Vec::new();
-        let mut handlers = Vec::new();
+        let (mut handlers, mut has_group_policy) = (Vec::new(), None);
         match self.runtime.status(false).await {
             Ok(answer) => {
                 let conditions = answer.status.map(|status| status.conditions).unwrap_or_default();
@@ -125,10 +129,13 @@ impl NodeStatusSource {
                 }
                 *self.network_problem.write() = network;
                 handlers = answer.runtime_handlers.iter().map(handler).collect();
+                let features = answer.features.unwrap_or_default();
+                has_group_policy = Some(features.supplemental_groups_policy);
             }
             Err(error) => problems.push(format!("container runtime is down: {error}")),
         }
-        RuntimeState { problem: Some(problems.join(", ")).filter(|text| !text.is_empty()), handlers }
+        let problem = Some(problems.join(", ")).filter(|text| !text.is_empty());
+        RuntimeState { problem, handlers, has_group_policy }
     }
 
     fn addresses(&self) -> Vec<NodeAddress> {
@@ -168,6 +175,8 @@ pub fn is_ready(status: &NodeStatus) -> bool {
 struct RuntimeState {
     problem: Option<String>,
     handlers: Vec<NodeRuntimeHandler>,
+    /// Whether it keeps to `supplementalGroupsPolicy`. Not known while it does not answer.
+    has_group_policy: Option<bool>,
 }
 
 fn handler(handler: &cri::RuntimeHandler) -> NodeRuntimeHandler {
@@ -280,12 +289,23 @@ pub fn patch(status: &NodeStatus) -> Value {
         "images": status.images,
         "runtimeHandlers": status.runtime_handlers,
         "volumesInUse": status.volumes_in_use,
+        "features": status.features,
+        "declaredFeatures": status.declared_features,
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn features_are_written_again() {
+        let declared = Some(DECLARED_FEATURES.map(str::to_owned).to_vec());
+        let features = Some(NodeFeatures { supplemental_groups_policy: Some(true) });
+        let patch = patch(&NodeStatus { features, declared_features: declared, ..NodeStatus::default() });
+        assert_eq!(patch["features"], json!({"supplementalGroupsPolicy": true}));
+        assert_eq!(patch["declaredFeatures"], json!(DECLARED_FEATURES));
+    }
 
     #[test]
     fn a_node_that_was_taken_for_lost_says_otherwise() {
