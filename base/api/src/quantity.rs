@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_suffix_can_say_is_written_once_with_an_exponent() {
+    fn large_numbers_are_written_with_an_exponent() {
         for zeros in 18..=400 {
             for number in ["1", "-7", "12345", "123456789012345678901234567890123456"] {
                 for suffix in ["", "m", "k", "E", "e1", "e2"] {

@@ -231,12 +231,19 @@ mod tests {
         }
     }
 
+    fn selected(program: &Program, device: &Device<'_>) -> Result<bool, String> {
+        let mut left = SELECTOR_BUDGET;
+        let selected = selects(program, device, &mut left);
+        assert!(left <= SELECTOR_BUDGET);
+        selected
+    }
+
     #[test]
     fn a_selector_looks_attributes_up_by_domain() {
         let check = |expression: &str, expected: Result<bool, &str>| {
             let program = compile(expression).unwrap();
             assert_eq!(
-                selects(&program, &gpu()).as_ref().copied().map_err(String::as_str),
+                selected(&program, &gpu()).as_ref().copied().map_err(String::as_str),
                 expected,
                 "{expression}"
             );
@@ -275,7 +282,7 @@ mod tests {
         let program = compile("true").unwrap();
         let check = |attribute, expected: &str| {
             let device = Device { driver: "d", attributes: vec![("a", attribute)], ..Device::default() };
-            assert!(selects(&program, &device).is_err_and(|why| why.starts_with(expected)));
+            assert!(selected(&program, &device).is_err_and(|why| why.starts_with(expected)));
         };
         check(Attribute::Version("one"), "attribute a: parse semantic version: ");
         check(Attribute::Unknown, "attribute a: unsupported attribute value");

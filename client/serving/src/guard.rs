@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_names_the_last_counts() {
+    fn the_last_common_name_is_the_user() {
         let mut parameters = rcgen::CertificateParams::default();
         parameters.distinguished_name = rcgen::DistinguishedName::new();
         parameters.distinguished_name.push(rcgen::DnType::CommonName, "system:kube-scheduler");

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn records_without_data_are_not_passed_on() {
+    fn records_without_data_are_dropped() {
         let records: &[(u16, &[u8])] = &[(1, &[]), (1, &[10, 0, 0, 1])];
         let update = Message::from_vec(&response(5, records)).expect("an update has such records");
         assert_eq!(update.answers.len(), 2);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_is_no_answer() {
+    fn dns_updates_are_not_answers() {
         let name = Name::from_ascii("a.example.").expect("a name");
         let question = Query::query(name.clone(), RecordType::A);
         for (op_code, expected) in [(0, true), (4, false), (5, false)] {

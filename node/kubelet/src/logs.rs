@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_in_the_place_of_a_log_is_not_read() {
+    fn links_in_place_of_logs_are_not_followed() {
         let directory = tempfile::tempdir().expect("a directory can be made");
         let (log, secret) = (directory.path().join("0.log"), directory.path().join("secret"));
         fs::write(&secret, "2026-11-15T10:30:00Z stdout F secret\n").expect("a file can be written");

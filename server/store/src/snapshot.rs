@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_put_in_the_place_of_a_snapshot_reads_nothing_of_it() {
+    fn snapshots_do_not_follow_links_or_reuse_files() {
         let directory = tempfile::tempdir().expect("a directory");
         let (place, elsewhere) = (directory.path().join("place"), directory.path().join("elsewhere"));
         std::fs::write(&elsewhere, "").expect("a file");

@@ -456,7 +456,7 @@ async fn slow_clients_time_out_without_delaying_others() {
 }
 
 #[tokio::test]
-async fn without_anonymous_auth_nobody_is_told_anything() {
+async fn without_anonymous_auth_health_needs_credentials() {
     for (anonymous_auth, code) in [(true, 200), (false, 401)] {
         let server = TestServer::start_with(|config| config.anonymous_auth = anonymous_auth).await;
         for path in ["/version", "/healthz", "/livez", "/readyz"] {
@@ -467,7 +467,7 @@ async fn without_anonymous_auth_nobody_is_told_anything() {
 }
 
 #[tokio::test]
-async fn tokens_live_no_longer_than_the_administrator_allows() {
+async fn token_lifetimes_are_limited_by_the_flag() {
     let longest = std::time::Duration::from_secs(7200);
     let server =
         TestServer::start_with(|config| config.service_account_max_token_expiration = Some(longest)).await;

@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_have_one_order() {
+    fn numbers_have_a_total_order() {
         let texts = [
             "-1",
             "0",

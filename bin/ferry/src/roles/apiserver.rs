@@ -446,7 +446,7 @@ mod tests {
 
     /// A flag that makes a server stricter has that effect, or is refused: what is silently ignored leaves it open.
     #[test]
-    fn what_makes_a_server_stricter_is_not_ignored() {
+    fn flags_that_restrict_the_server_take_effect_or_are_refused() {
         let read = |flag: &str| Program::try_parse_from(["apiserver", flag]).map(|read| read.alone.flags);
         assert!(read("--anonymous-auth=false").is_ok_and(|flags| !flags.anonymous_auth));
         assert!(read("--anonymous-auth").is_ok_and(|flags| flags.anonymous_auth));

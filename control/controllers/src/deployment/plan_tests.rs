@@ -259,7 +259,7 @@ fn a_second_plan_over_the_result_changes_nothing() {
 }
 
 #[test]
-fn the_largest_numbers_are_numbers_of_pods() {
+fn the_largest_replica_counts_do_not_overflow() {
     for surge in [IntOrString::Int(i32::MAX), IntOrString::String("9223372036854775807%".into())] {
         let mut deployment = deployment(i32::MAX, "c");
         bounds_of(&mut deployment, surge, IntOrString::String("100%".into()));

@@ -407,7 +407,7 @@ fn a_search_that_leads_nowhere_ends() {
 
 /// No stack is as deep as there are claims.
 #[test]
-fn claims_without_end_are_given_up() {
+fn claims_beyond_the_search_depth_are_refused() {
     let world = World::default().on("a", json!([{"name": "gpu-0"}]));
     let empty =
         |number: usize| json!({"metadata": {"name": format!("c{number}"), "namespace": "n"}, "spec": {}});

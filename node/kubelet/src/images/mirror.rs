@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_that_names_a_tag_is_not_followed() {
+    fn indexes_with_tags_are_refused() {
         for index in [json!({"digest": "latest"}), json!({}), json!({"digest": "sha256:../../x"})] {
             assert_eq!(of_this_machine(&json!({"manifests": [index]})), None);
         }

@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn debugging_is_what_reads_and_enters_containers() {
+    fn debugging_handlers_are_logs_exec_attach_and_port_forward() {
         for path in [
             "exec/ns/p/c",
             "attach/ns/p/c",

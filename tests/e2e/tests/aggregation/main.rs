@@ -248,7 +248,7 @@ async fn backends_get_the_authenticated_user_and_no_forged_headers() {
 
 /// A client would take its credentials along.
 #[tokio::test]
-async fn a_backend_redirects_nobody() {
+async fn redirects_of_aggregated_servers_are_refused() {
     let server = TestServer::start().await;
     let _extension = served(&server).await;
     let answer = server.get(&format!("{RESOURCES}/moved")).await;
