@@ -99,12 +99,12 @@ fn of_object(kind: &Kind, new: &Object, old: Option<&Object>, said: &mut Warning
         ("", "Secret") => secret(new, said),
         ("", "Service") => service(new, spec, said),
         ("", "ServiceAccount") => service_account(new, old, said),
-        ("networking.k8s.io", "Ingress") if is_new => {
-            if new.annotation(INGRESS_CLASS).is_some() && !spec.has("ingressClassName") {
-                said.say(format!(
-                    "annotation {INGRESS_CLASS:?} is deprecated, please use 'spec.ingressClassName' instead"
-                ));
-            }
+        ("networking.k8s.io", "Ingress")
+            if is_new && new.annotation(INGRESS_CLASS).is_some() && !spec.has("ingressClassName") =>
+        {
+            said.say(format!(
+                "annotation {INGRESS_CLASS:?} is deprecated, please use 'spec.ingressClassName' instead"
+            ));
         }
         ("networking.k8s.io", "NetworkPolicy") => network_policy(spec, said),
         ("node.k8s.io", "RuntimeClass") => {
