@@ -98,8 +98,12 @@ impl Row {
     }
 
     fn argument(&self) -> Arg {
-        let argument =
-            Arg::new(self.name()).long(self.name()).help_heading(HEADING).action(ArgAction::Append);
+        let help = match self {
+            Row::Switch(_) | Row::Value(_) => "Has no effect",
+            Row::Only(..) | Row::OnlySwitch(..) => "Has no effect; other values are refused",
+        };
+        let argument = Arg::new(self.name()).long(self.name()).help(help).help_heading(HEADING);
+        let argument = argument.action(ArgAction::Append);
         match self {
             Row::Switch(_) => argument
                 .num_args(0..=1)
