@@ -1,52 +1,65 @@
 //! Every fixture of Kubernetes v1.36 in JSON, YAML and protobuf: read, written back, equal to the byte.
-//! The fixtures lie beside the workspace; where they are missing the test says so and passes over.
 
-use std::path::PathBuf;
+mod recorded;
 
+use std::fmt::Write;
+use std::path::Path;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use ferry_api::kinds::GroupVersionKind;
 use ferry_api::{FieldValidation, Object, Schema, json, protobuf, yaml};
-use serde_json::Value;
-
-fn fixtures() -> Option<PathBuf> {
-    let folder = PathBuf::from("../../../shared/k8s-1.36/fixtures");
-    if folder.is_dir() {
-        return Some(folder);
-    }
-    ferry_skip::missing(&format!("upstream's fixtures, {}", folder.display()));
-    None
-}
+use serde_json::{Value, json as value};
+use sha2::{Digest, Sha256};
 
 struct Fixture {
     name: String,
     json: Vec<u8>,
+    /// The SHA-256 of the YAML.
     yaml: String,
     protobuf: Vec<u8>,
     schema: Schema,
 }
 
 fn all() -> Vec<Fixture> {
-    let Some(folder) = fixtures() else { return Vec::new() };
-    let mut names: Vec<String> = std::fs::read_dir(&folder)
-        .expect("the folder of fixtures")
-        .filter_map(|entry| {
-            entry.expect("an entry").file_name().to_str()?.strip_suffix(".json").map(Into::into)
-        })
-        .collect();
-    names.sort();
-    let read = |name: &str, ending: &str| std::fs::read(folder.join(format!("{name}.{ending}"))).expect(name);
-    names
-        .into_iter()
-        .map(|name| {
-            let (json, protobuf) = (read(&name, "json"), read(&name, "pb"));
-            let yaml = String::from_utf8(read(&name, "yaml")).expect("UTF-8");
-            let (group_version, kind) = name.rsplit_once('.').expect("group.version.Kind");
-            let (group, version) = group_version.rsplit_once('.').expect("group.version");
-            let group = if group == "core" { "" } else { group };
-            let gvk = GroupVersionKind::new(group.to_string(), version.to_string(), kind.to_string());
-            let schema = Schema::builtin(&gvk).unwrap_or_else(|| panic!("no type for {name}"));
-            Fixture { name, json, yaml, protobuf, schema }
-        })
-        .collect()
+    let fixtures: Vec<Fixture> = recorded::items("fixtures", record).iter().map(fixture).collect();
+    assert!(fixtures.len() > 180, "{} fixtures", fixtures.len());
+    fixtures
+}
+
+fn fixture(item: &Value) -> Fixture {
+    let text = |field: &str| item[field].as_str().expect(field).to_owned();
+    let name = text("name");
+    let (group_version, kind) = name.rsplit_once('.').expect("group.version.Kind");
+    let (group, version) = group_version.rsplit_once('.').expect("group.version");
+    let group = if group == "core" { "" } else { group };
+    let gvk = GroupVersionKind::new(group.to_string(), version.to_string(), kind.to_string());
+    Fixture {
+        json: item["json"].to_string().into_bytes(),
+        yaml: text("yaml"),
+        protobuf: STANDARD.decode(text("protobuf")).expect("base64"),
+        schema: Schema::builtin(&gvk).unwrap_or_else(|| panic!("no type for {name}")),
+        name,
+    }
+}
+
+/// From upstream's `testdata/HEAD` of k8s.io/api.
+fn record(facts: &Path) -> Vec<Value> {
+    let folder = facts.join("fixtures");
+    let read = |name: &str, ending: &str| std::fs::read(folder.join(format!("{name}{ending}"))).expect(name);
+    let item = |name: String| {
+        let object: Value = serde_json::from_slice(&read(&name, ".json")).expect("JSON");
+        let protobuf = STANDARD.encode(read(&name, ".pb"));
+        value!({"name": name, "json": object, "protobuf": protobuf, "yaml": digest(&read(&name, ".yaml"))})
+    };
+    recorded::names(&folder, ".json").into_iter().map(item).collect()
+}
+
+fn digest(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().fold(String::new(), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("a String takes it");
+        text
+    })
 }
 
 fn read_json(fixture: &Fixture) -> Object {
@@ -93,11 +106,13 @@ fn protobuf_becomes_the_same_json() {
 }
 
 #[test]
-fn yaml_is_read_and_written_as_it_stands() {
+fn yaml_is_written_as_upstreams_and_read_back() {
     for fixture in all() {
-        let decoded = yaml::decode(fixture.yaml.as_bytes(), &fixture.schema, FieldValidation::Strict);
-        let object = decoded.unwrap_or_else(|status| panic!("{}: {status}", fixture.name)).object;
-        assert_eq!(object, read_json(&fixture), "{}", fixture.name);
-        assert_eq!(yaml::encode(&object), fixture.yaml, "{}", fixture.name);
+        let object = read_json(&fixture);
+        let text = yaml::encode(&object);
+        assert_eq!(digest(text.as_bytes()), fixture.yaml, "{}:\n{text}", fixture.name);
+        let decoded = yaml::decode(text.as_bytes(), &fixture.schema, FieldValidation::Strict);
+        let decoded = decoded.unwrap_or_else(|status| panic!("{}: {status}", fixture.name));
+        assert_eq!(decoded.object, object, "{}", fixture.name);
     }
 }

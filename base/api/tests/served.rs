@@ -1,24 +1,38 @@
-//! Discovery and OpenAPI as a default upstream server answers them, compared in structure. The
-//! answers lie beside the workspace; where they are missing the test says so and passes over.
+//! Discovery and OpenAPI as a default upstream server serves them, compared in structure.
+
+mod recorded;
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use ferry_api::discovery::{self, Aggregated, Groups};
 use ferry_api::openapi::Documents;
 use ferry_api::{Kind, kinds};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-fn served(path: &str) -> Option<Value> {
-    let file = Path::new("../../../shared/k8s-1.36/served").join(path);
-    match std::fs::read(&file) {
-        Ok(bytes) => Some(serde_json::from_slice(&bytes).expect(path)),
-        Err(_) => {
-            ferry_skip::missing(&format!("what upstream serves, {}", file.display()));
-            None
-        }
-    }
+/// What upstream serves at a path, without descriptions.
+fn served(path: &str) -> Value {
+    static DOCUMENTS: LazyLock<BTreeMap<String, Value>> = LazyLock::new(|| {
+        let entry = |mut item: Value| {
+            let path = item["path"].as_str().expect("a path").to_owned();
+            (path, item["document"].take())
+        };
+        recorded::items("served", record).into_iter().map(entry).collect()
+    });
+    DOCUMENTS.get(path).unwrap_or_else(|| panic!("{path} is not recorded")).clone()
+}
+
+fn record(facts: &Path) -> Vec<Value> {
+    let folder = facts.join("served");
+    let item = |path: String| {
+        let text = std::fs::read(folder.join(&path)).expect("a document");
+        let document: Value = serde_json::from_slice(&text).expect("JSON");
+        json!({"path": path, "document": without_prose(document)})
+    };
+    let of_v3 = recorded::names(&folder.join("openapi-v3"), ".json").into_iter();
+    let others = recorded::names(&folder, ".json").into_iter().map(|name| format!("{name}.json"));
+    others.chain(of_v3.map(|name| format!("openapi-v3/{name}.json"))).map(item).collect()
 }
 
 /// Upstream leaves what is measured to a server of its own, metrics-server.
@@ -58,34 +72,27 @@ fn compare(ours: &Value, theirs: &Value, path: &str, differences: &mut Vec<Strin
 #[test]
 fn groups_are_listed_as_served() {
     let kinds = by_default();
-    let Some(api) = served("api.json") else { return };
+    let api = served("api.json");
     let mut ours = discovery::api_versions("10.0.0.1:6443");
     // the address is the server's own
     ours.as_object_mut().expect("an object").remove("serverAddressByClientCIDRs");
     assert_same(&ours, &api, "/api");
-    assert_same(&Groups::new(&kinds, Vec::new()).list(), &served("apis.json").expect("apis"), "/apis");
+    assert_same(&Groups::new(&kinds, Vec::new()).list(), &served("apis.json"), "/apis");
 }
 
 #[test]
 fn every_group_and_version_is_as_served() {
     let kinds = by_default();
-    if served("apis.json").is_none() {
-        return;
-    }
     let groups = Groups::new(&kinds, Vec::new());
-    assert_same(
-        &groups.resources("", "v1").expect("v1"),
-        &served("api__v1.json").expect("api/v1"),
-        "/api/v1",
-    );
+    assert_same(&groups.resources("", "v1").expect("v1"), &served("api__v1.json"), "/api/v1");
     for group in kinds::priorities::groups(kinds.iter().map(Arc::as_ref)) {
         if group.is_empty() {
             continue;
         }
-        let theirs = served(&format!("apis__{group}.json")).expect(group);
+        let theirs = served(&format!("apis__{group}.json"));
         assert_same(&groups.group(group).expect(group), &theirs, group);
         for version in kinds::priorities::versions(kinds.iter().map(Arc::as_ref), group) {
-            let theirs = served(&format!("apis__{group}__{version}.json")).expect(group);
+            let theirs = served(&format!("apis__{group}__{version}.json"));
             let ours = groups.resources(group, version).expect(group);
             assert_same(&ours, &theirs, &format!("/apis/{group}/{version}"));
         }
@@ -101,9 +108,9 @@ fn the_aggregated_documents_are_as_served() {
     let aggregated = |core: bool| -> Value {
         serde_json::from_slice(&groups.aggregated(core, Aggregated::V2)).expect("JSON")
     };
-    let Some(theirs) = served("aggregated-apis.json") else { return };
+    let theirs = served("aggregated-apis.json");
     assert_same(&aggregated(false), &theirs, "/apis");
-    let theirs = served("aggregated-api.json").expect("aggregated-api");
+    let theirs = served("aggregated-api.json");
     assert_same(&aggregated(true), &theirs, "/api");
 }
 
@@ -153,7 +160,7 @@ fn with_parameters(mut document: Value) -> Value {
 
 #[test]
 fn every_document_of_openapi_v3_is_as_served() {
-    let Some(index) = served("openapi-v3-index.json") else { return };
+    let index = served("openapi-v3-index.json");
     let documents = Documents::new(by_default());
     let ours: Value = serde_json::from_slice(&documents.v3_index(&BTreeMap::new())).expect("JSON");
     let listed: Vec<&String> = ours["paths"].as_object().expect("paths").keys().collect();
@@ -163,7 +170,7 @@ fn every_document_of_openapi_v3_is_as_served() {
         let document = documents.v3(path).expect(path);
         assert_eq!(documents.v3_hash(path), Some(document.hash.as_str()));
         let ours = without_prose(serde_json::from_slice(&document.bytes).expect("JSON"));
-        let theirs = served(&format!("openapi-v3/{}.json", path.replace('/', "__"))).expect(path);
+        let theirs = served(&format!("openapi-v3/{}.json", path.replace('/', "__")));
         assert_same(&ours, &without_prose(theirs), path);
     }
     assert!(documents.v3("apis/apps/v9").is_none());
@@ -171,7 +178,7 @@ fn every_document_of_openapi_v3_is_as_served() {
 
 #[test]
 fn openapi_v2_is_as_served() {
-    let Some(theirs) = served("openapi-v2.json") else { return };
+    let theirs = served("openapi-v2.json");
     let documents = Documents::new(by_default());
     let ours: Value = serde_json::from_slice(&documents.v2(ferry_api::openapi::Form::Json)).expect("JSON");
     let (ours, theirs) = (without_prose(with_parameters(ours)), without_prose(with_parameters(theirs)));
