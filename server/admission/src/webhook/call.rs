@@ -63,6 +63,14 @@ fn redirected(code: http::StatusCode, headers: &http::HeaderMap, base: &str) -> 
 
 /// What a client would say of an answer that is an error.
 fn unexpected(code: http::StatusCode, body: &[u8]) -> String {
+    // A Status says more than its code.
+    if let Ok(status) = serde_json::from_slice::<ferry_api::Status>(body)
+        && status.kind == "Status"
+        && status.status != "Success"
+        && !status.message.is_empty()
+    {
+        return status.message;
+    }
     let text = String::from_utf8_lossy(&body[..body.len().min(REPEATED)]);
     match code.as_u16() {
         404 => "the server could not find the requested resource".to_string(),

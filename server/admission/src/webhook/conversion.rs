@@ -1,10 +1,12 @@
 //! Conversion webhooks of custom resources (`spec.conversion.webhook`).
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use ferry_api::{FieldErrors, GroupVersionKind, Object, Status};
+use ferry_api::go_json::json_type;
+use ferry_api::{FieldErrors, GroupVersionKind, Object, Status, excerpt};
 use ferry_registry::conversion::ConversionWebhook;
 use ferry_registry::{Registry, metadata};
 use serde::Deserialize;
@@ -40,9 +42,10 @@ impl ConversionHook {
     }
 }
 
-/// Named after what was to be converted, as upstream's: by its version, a reader knows the direction.
-fn failed(kind: &GroupVersionKind, why: &str) -> Status {
-    Status::internal(format!("conversion webhook for {kind} failed: {why}"))
+/// Named after what was to be converted, as upstream's: by its version, a reader knows the direction. Upstream gives these
+/// failures no reason.
+fn failed(kind: &GroupVersionKind, why: impl Display) -> Status {
+    Status::unexpected(format!("conversion webhook for {kind} failed: {why}"))
 }
 
 #[async_trait]
@@ -52,10 +55,9 @@ impl ConversionWebhook for ConversionHook {
         span.set("objects", objects.len() as i64);
         let Some(first) = objects.first() else { return Ok(objects) };
         let kind = GroupVersionKind::from_api_version(first.api_version(), first.kind());
-        let failed = |why: &str| failed(&kind, why);
         let version = self.conversion.conversion_review_versions.iter();
         let version = version.map(String::as_str).find(|version| REVIEW_VERSIONS.contains(version));
-        let version = version.ok_or_else(|| failed("no supported ConversionReview version"))?;
+        let version = version.ok_or_else(|| Status::unexpected("no supported conversion review versions"))?;
         let uid = uuid::Uuid::new_v4().to_string();
         let values: Vec<Value> = objects.into_iter().map(Object::into_value).collect();
         let review = json!({
@@ -65,89 +67,128 @@ impl ConversionWebhook for ConversionHook {
         let body = review.to_string().into_bytes();
         let config = &self.conversion.client_config;
         let answer = span.in_scope(self.endpoint.post(&self.registry, config, TIMEOUT, body)).await;
-        let answer = answer.map_err(|why| failed(&why))?;
-        let answer: Value = serde_json::from_slice(&answer).map_err(|error| failed(&error.to_string()))?;
-        converted(values, answer, &uid, version, to).map_err(|why| match why {
-            Refusal::Malformed(why) => failed(&why),
-            Refusal::Said(why) => failed(&why),
-        })
+        let answer = answer.map_err(|why| failed(&kind, why))?;
+        let made = made_objects(&answer, &uid, version).map_err(|why| failed(&kind, why))?;
+        converted(values, made, to, &kind)
     }
 }
 
-enum Refusal {
-    /// The answer is none.
-    Malformed(String),
-    /// The webhook says why it will not.
-    Said(String),
-}
-
-/// The objects of an answer, each checked against the one it was made of. Pure.
-fn converted(
-    given: Vec<Value>,
-    mut answer: Value,
-    uid: &str,
-    version: &str,
-    to: &str,
-) -> Result<Vec<Object>, Refusal> {
-    let malformed = |why: String| Refusal::Malformed(why);
-    let expected = format!("apiextensions.k8s.io/{version}");
-    if answer["apiVersion"] != expected || answer["kind"] != "ConversionReview" {
-        return Err(malformed(format!(
-            "invalid ConversionReview response: expected {expected}, Kind=ConversionReview"
-        )));
+/// The objects of an answer. Pure.
+fn made_objects(answer: &[u8], uid: &str, version: &str) -> Result<Vec<Value>, String> {
+    if answer.is_empty() {
+        return Err("0-length response with status code: 200 and content type: application/json".into());
+    }
+    let unreadable = |why: String| format!("couldn't get version/kind; json parse error: {why}");
+    let mut answer: Value = serde_json::from_slice(answer).map_err(|error| unreadable(error.to_string()))?;
+    if !answer.is_object() {
+        let why = format!("json: cannot unmarshal {} into a ConversionReview", json_type(&answer));
+        return Err(unreadable(why));
+    }
+    let given = GroupVersionKind::from_api_version(text(&answer["apiVersion"]), text(&answer["kind"]));
+    let expected = GroupVersionKind::new("apiextensions.k8s.io", version.to_string(), "ConversionReview");
+    // Reviews of v1beta1 were never asked for their type and uid.
+    let is_strict = version == "v1";
+    if is_strict && given != expected {
+        let given = format!("{}/{}, Kind={}", given.group, given.version, given.kind);
+        return Err(format!("expected webhook response of {expected}, got {given}"));
     }
     let response = &mut answer["response"];
     if response.is_null() {
-        return Err(malformed("no response provided".into()));
+        return Err("no response provided".into());
     }
-    if response["uid"] != uid {
-        return Err(malformed(format!("expected response.uid={uid:?}, got {}", response["uid"])));
+    if is_strict && response["uid"] != uid {
+        return Err(format!("expected response.uid={uid:?}, got {:?}", text(&response["uid"])));
     }
-    match response.pointer("/result/status").and_then(Value::as_str) {
-        Some("Success") => {}
-        _ => {
+    match response.pointer("/result/status").and_then(Value::as_str).unwrap_or("") {
+        "Success" => {}
+        status => {
             let message = response.pointer("/result/message").and_then(Value::as_str).unwrap_or("");
-            let reason = response.pointer("/result/status").and_then(Value::as_str).unwrap_or("");
-            return Err(Refusal::Said(match message {
-                "" => format!("response.result.status was {reason:?}, not \"Success\""),
+            return Err(match message {
+                "" => format!("response.result.status was '{status}', not 'Success'"),
                 message => message.to_string(),
-            }));
+            });
         }
     }
-    let made = match response["convertedObjects"].take() {
-        Value::Array(objects) => objects,
-        _ => Vec::new(),
-    };
+    match response["convertedObjects"].take() {
+        Value::Array(objects) => Ok(objects),
+        _ => Ok(Vec::new()),
+    }
+}
+
+/// The objects that a webhook made, each checked against the one it was made of. Pure.
+fn converted(
+    given: Vec<Value>,
+    made: Vec<Value>,
+    to: &str,
+    kind: &GroupVersionKind,
+) -> Result<Vec<Object>, Status> {
+    let returned = |why: String| Status::unexpected(format!("conversion webhook for {kind} returned {why}"));
     if made.len() != given.len() {
-        return Err(malformed(format!("expected {} converted objects, got {}", given.len(), made.len())));
+        return Err(returned(format!("{} objects, expected {}", made.len(), given.len())));
     }
     let pairs = given.into_iter().zip(made).enumerate();
-    pairs.map(|(index, (given, made))| one(given, made, index, to).map_err(malformed)).collect()
+    let objects = pairs.map(|(index, (given, made))| {
+        one(given, made, to).map_err(|fault| match fault {
+            Fault::Unreadable(why) => Status::unexpected(why),
+            Fault::Type(why) => returned(format!("invalid object at index {index}: {why}")),
+            Fault::Object(why) => returned(format!("invalid object: {why}")),
+            Fault::Metadata(why) => returned(format!("invalid metadata: {why}")),
+        })
+    });
+    objects.collect()
+}
+
+/// What is wrong with an object that a webhook made.
+#[derive(Debug)]
+enum Fault {
+    Unreadable(String),
+    Type(String),
+    Object(String),
+    Metadata(String),
 }
 
 /// A webhook may change everything but the type it was not asked for and the metadata others than labels and annotations.
-fn one(given: Value, mut made: Value, index: usize, to: &str) -> Result<Object, String> {
+fn one(given: Value, mut made: Value, to: &str) -> Result<Object, Fault> {
+    match &made {
+        Value::Null => return Err(Fault::Unreadable("unexpected end of JSON input".into())),
+        Value::Object(fields) if !fields.get("kind").is_some_and(|kind| kind.as_str() != Some("")) => {
+            let shown = excerpt::of(&made.to_string(), excerpt::LONGEST_VALUE).into_owned();
+            return Err(Fault::Unreadable(format!("Object 'Kind' is missing in '{shown}'")));
+        }
+        Value::Object(_) => {}
+        other => {
+            let target = "Go value of type map[string]interface {}";
+            let why = format!("json: cannot unmarshal {} into {target}", json_type(other));
+            return Err(Fault::Unreadable(why));
+        }
+    }
     if made["apiVersion"] != to {
-        let message = format!("invalid groupVersion (expected {to}, received {})", text(&made["apiVersion"]));
-        return Err(format!("invalid converted object at index {index}: {message}"));
+        let received = text(&made["apiVersion"]);
+        return Err(Fault::Type(format!("invalid groupVersion (expected {to}, received {received})")));
     }
     if made["kind"] != given["kind"] {
-        let message =
-            format!("invalid kind (expected {}, received {})", text(&given["kind"]), text(&made["kind"]));
-        return Err(format!("invalid converted object at index {index}: {message}"));
+        let (expected, received) = (text(&given["kind"]), text(&made["kind"]));
+        return Err(Fault::Type(format!("invalid kind (expected {expected}, received {received})")));
+    }
+    for (field, shown) in [("name", "name"), ("namespace", "namespace"), ("uid", "UID")] {
+        let (expected, received) = (text(&given["metadata"][field]), text(&made["metadata"][field]));
+        if expected != received {
+            return Err(Fault::Object(format!("must have the same {shown}: {expected} != {received}")));
+        }
     }
     if !made["metadata"].is_object() {
-        return Err(format!("invalid metadata of object {index}: missing metadata in converted object"));
-    }
-    for field in ["name", "namespace", "uid"] {
-        if made["metadata"].get(field) != given["metadata"].get(field) {
-            return Err(format!("invalid metadata of object {index}: metadata.{field} was changed"));
-        }
+        return Err(Fault::Metadata("missing metadata in converted object".into()));
     }
     let mut kept = given["metadata"].clone();
     for field in ["labels", "annotations"] {
         match made["metadata"].get(field) {
-            Some(Value::Object(map)) if map.values().all(Value::is_string) => {
+            Some(Value::Object(map)) => {
+                if let Some((key, value)) = map.iter().find(|(_, value)| !value.is_string()) {
+                    let found = json_type(value);
+                    return Err(Fault::Metadata(format!(
+                        "metadata.{field}[{key}] must be a string, but is {found} in converted object"
+                    )));
+                }
                 kept[field] = Value::Object(map.clone());
             }
             None | Some(Value::Null) => {
@@ -155,14 +196,17 @@ fn one(given: Value, mut made: Value, index: usize, to: &str) -> Result<Object, 
                     kept.remove(field);
                 }
             }
-            Some(_) => {
-                return Err(format!("invalid metadata of object {index}: {field} is no map of strings"));
+            Some(other) => {
+                let found = json_type(other);
+                return Err(Fault::Metadata(format!(
+                    "invalid metadata.{field} of type {found} in converted object"
+                )));
             }
         }
     }
     made["metadata"] = kept;
     let made = Object::from_value(made);
-    let made = made.ok_or_else(|| format!("invalid converted object at index {index}: no object"))?;
+    let made = made.ok_or_else(|| Fault::Metadata("invalid metadata in converted object".into()))?;
     // What was stored before a rule became stricter stays readable, as long as the webhook leaves it.
     let mut errors = FieldErrors::default();
     let is_changed = |field: &str| made.meta(field) != given["metadata"].get(field);
@@ -174,7 +218,7 @@ fn one(given: Value, mut made: Value, index: usize, to: &str) -> Result<Object, 
     }
     match errors.is_empty() {
         true => Ok(made),
-        false => Err(format!("invalid metadata of object {index}: {errors}")),
+        false => Err(Fault::Metadata(errors.to_string())),
     }
 }
 
@@ -191,32 +235,91 @@ mod tests {
             "metadata": {"name": name, "uid": "u", "resourceVersion": "7"}, "spec": {}})
     }
 
-    fn check(made: Value, result: Value, expected: Result<&str, &str>) {
-        let answer = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview",
-            "response": {"uid": "1", "result": result, "convertedObjects": made}});
-        let outcome = converted(vec![widget("v1", "a")], answer, "1", "v1", "example.com/v2");
-        match (outcome, expected) {
-            (Ok(objects), Ok(name)) => assert_eq!(objects[0].name(), name),
-            (Err(Refusal::Malformed(why) | Refusal::Said(why)), Err(expected)) => {
-                assert!(why.contains(expected), "{why}");
-            }
-            (outcome, _) => panic!("{:?} instead of {expected:?}", outcome.map(|objects| objects.len()).ok()),
-        }
+    /// What is said of an answer in the place of an honest one, after the words that all of them begin with.
+    fn check(version: &str, change: impl Fn(&mut Value), expected: Result<&str, &str>) {
+        let mut answer = json!({"apiVersion": format!("apiextensions.k8s.io/{version}"), "kind": "ConversionReview",
+            "response": {"uid": "1", "result": {"status": "Success"}, "convertedObjects": [widget("v2", "a")]}});
+        change(&mut answer);
+        let kind = GroupVersionKind::new("example.com", "v1", "Widget");
+        let outcome = made_objects(answer.to_string().as_bytes(), "1", version)
+            .map_err(|why| failed(&kind, why))
+            .and_then(|made| converted(vec![widget("v1", "a")], made, "example.com/v2", &kind));
+        let outcome = outcome.map(|objects| objects[0].name().to_string()).map_err(|status| {
+            assert_eq!((status.code, status.reason.as_str()), (500, ""), "{status:?}");
+            let start = "conversion webhook for example.com/v1, Kind=Widget ";
+            status.message.strip_prefix(start).unwrap_or(&status.message).to_string()
+        });
+        assert_eq!(outcome.as_deref().map_err(String::as_str), expected);
+    }
+
+    /// The words that a kube-apiserver 1.36.4 said of the same answers.
+    #[test]
+    fn an_answer_is_taken_only_for_the_objects_that_were_sent() {
+        let one = |change: fn(&mut Value)| {
+            move |answer: &mut Value| change(&mut answer["response"]["convertedObjects"])
+        };
+        check("v1", |_| {}, Ok("a"));
+        let review =
+            "failed: expected webhook response of apiextensions.k8s.io/v1, Kind=ConversionReview, got";
+        let untyped = format!("{review} apiextensions.k8s.io/v1, Kind=");
+        check("v1", |answer| answer["kind"] = "".into(), Err(&untyped));
+        check(
+            "v1",
+            |answer| answer["apiVersion"] = Value::Null,
+            Err(&format!("{review} /, Kind=ConversionReview")),
+        );
+        check("v1", |answer| answer["response"] = Value::Null, Err("failed: no response provided"));
+        let uid = |answer: &mut Value| answer["response"]["uid"] = "abc".into();
+        check("v1", uid, Err(r#"failed: expected response.uid="1", got "abc""#));
+        check("v1beta1", uid, Ok("a"));
+        let result = |answer: &mut Value| answer["response"]["result"] = Value::Null;
+        check("v1", result, Err("failed: response.result.status was '', not 'Success'"));
+        let no = |answer: &mut Value| {
+            answer["response"]["result"] = json!({"status": "Failure", "message": "no way"})
+        };
+        check("v1", no, Err("failed: no way"));
+        check("v1", one(|made| *made = Value::Null), Err("returned 0 objects, expected 1"));
+        let twice = |made: &mut Value| *made = json!([made[0], made[0]]);
+        check("v1", one(twice), Err("returned 2 objects, expected 1"));
+        check("v1", one(|made| made[0] = Value::Null), Err("unexpected end of JSON input"));
+        let text = "json: cannot unmarshal string into Go value of type map[string]interface {}";
+        check("v1", one(|made| made[0] = "x".into()), Err(text));
+        check("v1", one(|made| made[0] = json!({})), Err("Object 'Kind' is missing in '{}'"));
+        check(
+            "v1",
+            one(|made| made[0]["kind"] = "Other".into()),
+            Err("returned invalid object at index 0: invalid kind (expected Widget, received Other)"),
+        );
+        check(
+            "v1",
+            one(|made| made[0]["apiVersion"] = "example.com/v9".into()),
+            Err(
+                "returned invalid object at index 0: invalid groupVersion (expected example.com/v2, received example.com/v9)",
+            ),
+        );
+        let of_another = "returned invalid object: must have the same";
+        check("v1", one(|made| made[0]["metadata"] = "x".into()), Err(&format!("{of_another} name: a != ")));
+        check(
+            "v1",
+            one(|made| made[0]["metadata"]["name"] = "b".into()),
+            Err(&format!("{of_another} name: a != b")),
+        );
+        check(
+            "v1",
+            one(|made| made[0]["metadata"]["uid"] = "w".into()),
+            Err(&format!("{of_another} UID: u != w")),
+        );
+        let namespace = |made: &mut Value| made[0]["metadata"]["namespace"] = "other".into();
+        check("v1", one(namespace), Err(&format!("{of_another} namespace:  != other")));
     }
 
     #[test]
-    fn an_answer_is_taken_only_for_the_objects_that_were_sent() {
-        let success = json!({"status": "Success"});
-        check(json!([widget("v2", "a")]), success.clone(), Ok("a"));
-        check(json!([widget("v1", "a")]), success.clone(), Err("invalid groupVersion"));
-        check(json!([widget("v2", "b")]), success.clone(), Err("metadata.name was changed"));
-        check(json!([]), success.clone(), Err("expected 1 converted objects, got 0"));
-        check(
-            json!([widget("v2", "a"), widget("v2", "c")]),
-            success,
-            Err("expected 1 converted objects, got 2"),
-        );
-        check(json!([]), json!({"status": "Failure", "message": "no way"}), Err("no way"));
+    fn an_answer_that_is_none_is_told() {
+        let why = |answer: &[u8]| made_objects(answer, "1", "v1").expect_err("an answer");
+        assert!(why(b"").starts_with("0-length response with status code: 200"));
+        for garbage in [&b"<html>"[..], b"[]", b"\"x\"", b"{"] {
+            assert!(why(garbage).starts_with("couldn't get version/kind; json parse error: "));
+        }
     }
 
     #[test]
@@ -225,7 +328,7 @@ mod tests {
         made["metadata"]["labels"] = json!({"a": "b"});
         made["metadata"]["resourceVersion"] = "9".into();
         made["metadata"]["finalizers"] = json!(["mine"]);
-        let object = one(widget("v1", "a"), made, 0, "example.com/v2").expect("an object");
+        let object = one(widget("v1", "a"), made, "example.com/v2").expect("an object");
         assert_eq!(object.label("a"), Some("b"));
         assert_eq!(object.resource_version(), "7");
         assert_eq!(object.finalizers().count(), 0);
@@ -239,10 +342,10 @@ mod tests {
             widget
         };
         let check = |given: Value, made: Value, expected: Option<&str>| {
-            let outcome = one(given, made, 0, "example.com/v2").err();
+            let outcome = one(given, made, "example.com/v2").err();
             match (&outcome, expected) {
                 (None, None) => {}
-                (Some(why), Some(expected)) if why.contains(expected) => {}
+                (Some(Fault::Metadata(why)), Some(expected)) if why.contains(expected) => {}
                 _ => panic!("{outcome:?} instead of {expected:?}"),
             }
         };

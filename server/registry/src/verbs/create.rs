@@ -41,12 +41,12 @@ impl Registry {
         if !tracked {
             object = track(call, None, object).await;
         }
-        let mut object = stored_form(call, object).await?;
+        let (mut object, asked) = stored_form(call, object).await?;
         call.admission.mutate(call, Operation::Create, &mut object, None).await?;
         if generated && object.name().is_empty() {
             metadata::generate_name(&mut object);
         }
-        prepare(call, &mut object).await?;
+        prepare(call, &mut object, asked.as_ref()).await?;
         call.admission.validate(call, Operation::Create, Some(&object), None).await?;
         let mut object = stored_fields(call, object)?;
         metadata::check_is_new(&resource_version, call)?;
@@ -197,21 +197,56 @@ impl From<Status> for WriteFailure {
     }
 }
 
+/// An object as the client wrote it, and what a webhook made of it for the store. The object is judged as it was written as long
+/// as admission leaves the other alone: on the way back a webhook may lose what only the client's version has.
+pub(super) struct Asked {
+    written: Object,
+    stored: Object,
+}
+
+impl Asked {
+    /// The object to judge, with the metadata that it has got since.
+    fn judged(&self, call: &Call<'_>, object: &Object) -> Option<Object> {
+        let drops_status = call.subresource.is_empty() && call.kind.subresource("status").is_some();
+        let is_settled = |field: &str| field == "metadata" || (drops_status && field == "status");
+        let fields = |object: &'_ Object| -> usize { object.0.keys().filter(|it| !is_settled(it)).count() };
+        let is_same =
+            |(field, value): (&String, _)| is_settled(field) || self.stored.0.get(field) == Some(value);
+        if fields(object) != fields(&self.stored) || !object.0.iter().all(is_same) {
+            return None;
+        }
+        let mut written = self.written.clone();
+        if let Some(metadata) = object.0.get("metadata") {
+            written.0.insert("metadata".into(), metadata.clone());
+        }
+        if !object.0.contains_key("status") {
+            written.0.remove("status");
+        }
+        Some(written)
+    }
+}
+
 /// The object in the version that is stored. A custom one that needs no webhook keeps the fields of the client's version,
 /// whose schema judges it, until [`stored_fields`].
-pub(super) async fn stored_form(call: &Call<'_>, mut object: Object) -> Result<Object, Status> {
+pub(super) async fn stored_form(
+    call: &Call<'_>,
+    mut object: Object,
+) -> Result<(Object, Option<Asked>), Status> {
     if call.kind.is_storage_version() {
-        return Ok(object);
+        return Ok((object, None));
     }
     let stored = &call.resource.stored;
     if loses_fields_when_stored(call) {
         object.set_type(&stored.api_version(), &stored.kind);
-        return Ok(object);
+        return Ok((object, None));
     }
+    let is_remote = matches!(call.resource.conversion, Conversion::Webhook(_));
+    let written = is_remote.then(|| object.clone());
     let mut object = call.resource.convert(object, stored).await?;
     stored.codec.set_defaults(&mut object);
     call.resource.strategy.default(&mut object);
-    Ok(object)
+    let asked = written.map(|written| Asked { written, stored: object.clone() });
+    Ok((object, asked))
 }
 
 /// The object with no other fields than the stored version has, and its defaults.
@@ -232,7 +267,14 @@ fn loses_fields_when_stored(call: &Call<'_>) -> bool {
 }
 
 /// The object as its rules judge it: a built-in one as it is stored, a custom one in the client's version.
-pub(super) async fn judged<'o>(call: &Call<'_>, object: &'o Object) -> Result<Cow<'o, Object>, Status> {
+pub(super) async fn judged<'o>(
+    call: &Call<'_>,
+    object: &'o Object,
+    asked: Option<&Asked>,
+) -> Result<Cow<'o, Object>, Status> {
+    if let Some(written) = asked.and_then(|asked| asked.judged(call, object)) {
+        return Ok(Cow::Owned(written));
+    }
     match &call.resource.conversion {
         Conversion::Local if loses_fields_when_stored(call) => {
             conversion::in_form_of(object.clone(), call.kind).map(Cow::Owned)
@@ -297,7 +339,11 @@ pub fn managed_write<'a>(
     }
 }
 
-pub(super) async fn prepare(call: &Call<'_>, object: &mut Object) -> Result<(), Status> {
+pub(super) async fn prepare(
+    call: &Call<'_>,
+    object: &mut Object,
+    asked: Option<&Asked>,
+) -> Result<(), Status> {
     let span = ferry_trace::span("registry.validate");
     let strategy = &call.resource.strategy;
     let strategy_options = strategy.options();
@@ -316,7 +362,7 @@ pub(super) async fn prepare(call: &Call<'_>, object: &mut Object) -> Result<(), 
     strategy.stamp_requester(object, call.user);
     let mut errors = ferry_api::FieldErrors::default();
     metadata::validate(object, call.resource.stored.is_namespaced(), &strategy_options, &mut errors);
-    let shown = judged(call, object).await?;
+    let shown = judged(call, object, asked).await?;
     let warnings = span.enter(|| strategy.validate(&shown, call.kind, &mut errors))?;
     if !errors.is_empty() {
         return Err(Status::invalid(&call.kind.group, &call.kind.kind, object.name(), &errors));

@@ -43,8 +43,8 @@ impl Registry {
     async fn begin(&self, call: &Call<'_>, mut object: Object) -> Result<Option<(Txn, Written)>, Status> {
         metadata::begin_create(&mut object, call)?;
         let object = track(call, None, object).await;
-        let mut object = stored_form(call, object).await?;
-        prepare(call, &mut object).await?;
+        let (mut object, asked) = stored_form(call, object).await?;
+        prepare(call, &mut object, asked.as_ref()).await?;
         let mut object = stored_fields(call, object)?;
         let Ok(txn_parts) = call.resource.strategy.txn_parts(self, Some(&mut object), None) else {
             return Ok(None);

@@ -1,13 +1,14 @@
 //! Update: whatever the client sends (a whole object, a patch, an applied configuration) is a function from the current
 //! object to the new one. It is retried when another write came first, unless the client named a resourceVersion.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use ferry_api::{FieldErrors, Object, Status};
 use ferry_patch::managed_fields::Versions;
 use ferry_store::{Compare, Error, Operation as StoreOperation};
 
-use super::create::{judged, stored_fields, stored_form, track, transaction};
+use super::create::{Asked, judged, stored_fields, stored_form, track, transaction};
 use super::{Call, Operation, Reservation, ResponseObject, initialize, store_failure};
 use crate::cache::Entry;
 use crate::metadata;
@@ -145,10 +146,11 @@ impl Registry {
         if !change.tracked {
             new = track(call, Some(&live), new).await;
         }
-        drop(live);
-        let mut new = stored_form(call, new).await?;
+        let (mut new, asked) = stored_form(call, new).await?;
+        // What a webhook made of the old object is not asked for again.
+        let live = asked.as_ref().map(|_| live.into_owned());
         call.admission.mutate(call, Operation::Update, &mut new, Some(&old)).await?;
-        prepare(call, &mut new, &old, scope).await?;
+        prepare(call, &mut new, &old, live.as_ref(), asked.as_ref(), scope).await?;
         call.admission.validate(call, Operation::Update, Some(&new), Some(&old)).await?;
         let new = stored_fields(call, new)?;
         self.write_changed(call, entry, &old, new).await
@@ -244,6 +246,8 @@ async fn prepare(
     call: &Call<'_>,
     new: &mut Object,
     old: &Object,
+    live: Option<&Object>,
+    asked: Option<&Asked>,
     scope: UpdateScope<'_>,
 ) -> Result<(), Status> {
     let span = ferry_trace::span("registry.validate");
@@ -270,7 +274,11 @@ async fn prepare(
     // While others finish it nobody has acted on the object: it is judged as a new one, not by what may
     // change later.
     let unfinished = scope == UpdateScope::Main && initialize::pending(old).is_some();
-    let (shown, shown_old) = (judged(call, new).await?, judged(call, old).await?);
+    let shown = judged(call, new, asked).await?;
+    let shown_old = match live {
+        Some(live) => Cow::Borrowed(live),
+        None => judged(call, old, None).await?,
+    };
     let warnings = span.enter(|| match unfinished {
         true => strategy.validate(&shown, call.kind, &mut errors),
         false => strategy.validate_update(&shown, &shown_old, call.kind, scope, &mut errors),
