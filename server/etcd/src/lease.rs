@@ -27,6 +27,8 @@ use crate::service::Service;
 
 /// etcd's own bound, some 285 years.
 const LONGEST: i64 = 9_000_000_000;
+/// etcd's own least: one and a half times what an election takes there, in whole seconds.
+const SHORTEST: i64 = 2;
 /// Before keys of a lease that has ended, and could not be deleted, are tried again.
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -226,7 +228,7 @@ impl Service {
         if request.ttl > LONGEST {
             return Err(Failure::lease_ttl_too_large());
         }
-        let seconds = request.ttl.max(1);
+        let seconds = request.ttl.max(SHORTEST);
         let id = {
             let mut table = self.leases.table.lock();
             if request.id != 0 && table.leases.contains_key(&request.id) {

@@ -147,8 +147,15 @@ impl Watching {
         };
         let mut created = self.answer(id).await?;
         created.created = true;
-        if self.watches.contains_key(&id) || id < 0 {
-            let reason = "mvcc: duplicate watch ID provided on the WatchStream";
+        let end = &request.range_end[..];
+        let refused = if self.watches.contains_key(&id) || id < 0 {
+            Some("mvcc: duplicate watch ID provided on the WatchStream")
+        } else if !end.is_empty() && end != [0] && key >= end {
+            Some("mvcc: watcher range is empty")
+        } else {
+            None
+        };
+        if let Some(reason) = refused {
             created.watch_id = EVERY_WATCH;
             return self
                 .send(WatchResponse { canceled: true, cancel_reason: reason.into(), ..created })

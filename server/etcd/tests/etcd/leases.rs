@@ -72,6 +72,8 @@ async fn a_lease_ends_in_time_unless_it_is_kept_alive() {
     let server = Server::in_memory().await;
     let client = &mut server.client().await;
     let short = client.lease_grant(1).await;
+    let granted = client.time_to_live(short, false).await.granted_ttl;
+    assert_eq!(granted, 2, "etcd grants no less, nor does who counts on it have to renew it earlier");
     put_with(client, "/short", short).await;
     gone(client, "/short").await;
     let (keeper, mut answers) = keep_alive(client).await;

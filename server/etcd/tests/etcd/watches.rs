@@ -181,3 +181,24 @@ async fn a_stream_ends_with_the_server() {
     assert!(!matches!(end, Ok(Some(_))), "{end:?}");
     tokio::time::timeout(PATIENCE, stopping).await.expect("an end in time").unwrap();
 }
+
+#[tokio::test]
+async fn a_watch_of_a_range_without_keys_is_refused_and_the_stream_goes_on() {
+    let server = Server::in_memory().await;
+    let client = &mut server.client().await;
+    let (mut stream, _) = watch(client, WatchCreateRequest { key: "a".into(), ..Default::default() }).await;
+    for (key, end) in [("b", "a"), ("a", "a")] {
+        let create = WatchCreateRequest { key: key.into(), range_end: end.into(), ..Default::default() };
+        stream.send(RequestUnion::CreateRequest(create)).await;
+        let answer = stream.next().await;
+        assert!(answer.created && answer.canceled && answer.watch_id == -1, "{answer:?}");
+        assert_eq!(answer.cancel_reason, "mvcc: watcher range is empty");
+    }
+    // All keys from one on are no such range.
+    let create = WatchCreateRequest { key: "b".into(), range_end: vec![0].into(), ..Default::default() };
+    stream.send(RequestUnion::CreateRequest(create)).await;
+    let created = stream.next().await;
+    assert!(created.created && !created.canceled, "{created:?}");
+    client.put_value("c", "1").await;
+    assert_eq!(stream.next_events().await.watch_id, created.watch_id);
+}
