@@ -88,10 +88,13 @@ pub fn negotiate_among(headers: &HeaderMap, views: &[View], whole: &[Encoding]) 
             return Ok(MediaType { encoding, view, pretty: parameter("pretty") == Some("1") });
         }
     }
-    let all = [(Encoding::Json, JSON), (Encoding::Yaml, YAML), (Encoding::Protobuf, PROTOBUF)];
-    let ours: Vec<&str> =
-        all.iter().filter(|(encoding, _)| whole.contains(encoding)).map(|(_, name)| *name).collect();
-    Err(if representable { Status::not_acceptable(&ours) } else { Status::no_representation(&ours) })
+    let ours = [JSON, YAML, PROTOBUF];
+    // Upstream's routes of built-in kinds know what they produce; for custom ones it offers what other kinds have.
+    let is_routed = whole.contains(&Encoding::Protobuf);
+    Err(match representable || !is_routed {
+        true => Status::not_acceptable(&ours),
+        false => Status::no_representation(&ours),
+    })
 }
 
 /// The form of a request's body; absent means JSON.

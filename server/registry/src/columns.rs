@@ -142,17 +142,27 @@ const fn replace(slot: &mut Cow<'static, str>, text: &'static str) {
 fn json_path_cell(path: &Template, kind: &str, object: &Object, now: Timestamp) -> Value {
     let Some(found) = path.first(&object.0) else { return Value::Null };
     match (kind, found.as_ref()) {
+        // As a template of Go's prints it.
+        ("string", Value::Null) => "<no value>".into(),
         ("string", value) => to_text(value).into(),
         ("integer", Value::Number(number)) => {
             number.as_i64().or_else(|| number.as_f64().map(|number| number as i64)).into()
         }
-        ("number", Value::Number(number)) => number.as_f64().into(),
+        ("number", Value::Number(number)) => number.as_f64().map(written).into(),
         ("boolean", Value::Bool(value)) => (*value).into(),
         ("date", Value::String(text)) => match text.parse::<Timestamp>() {
             Ok(_) => age(text, now).into(),
             Err(_) => "<invalid>".into(),
         },
         _ => Value::Null,
+    }
+}
+
+/// A floating-point number as Go writes it: a whole one has no fraction.
+fn written(number: f64) -> Value {
+    match number.fract() == 0.0 && number.abs() < i64::MAX as f64 {
+        true => (number as i64).into(),
+        false => number.into(),
     }
 }
 

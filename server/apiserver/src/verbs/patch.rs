@@ -50,6 +50,14 @@ pub async fn patch(target: Target<'_>) -> Result<Response, Status> {
     respond::answer(target, if created { 201 } else { 200 }, &answer, media_type).await
 }
 
+/// What is said of a patch in another form. Upstream's built-in kinds have no route for it, its custom ones read every form.
+pub fn unsupported(target: Target<'_>) -> Status {
+    match target.kind.codec.typed() {
+        Some(_) => Status::unknown_media_type(),
+        None => Status::unsupported_media_type(&[JSON_PATCH, MERGE_PATCH, APPLY_YAML]),
+    }
+}
+
 enum Patch<'a> {
     Json(&'a [u8]),
     Merge(Value),
@@ -64,8 +72,7 @@ impl<'a> Patch<'a> {
             JSON_PATCH => Ok(Patch::Json(body)),
             MERGE_PATCH => Ok(Patch::Merge(value()?)),
             STRATEGIC_PATCH if target.kind.codec.typed().is_some() => Ok(Patch::Strategic(value()?)),
-            STRATEGIC_PATCH => Err(Status::unsupported_media_type(&[JSON_PATCH, MERGE_PATCH, APPLY_YAML])),
-            _ => Err(Status::unknown_media_type()),
+            _ => Err(unsupported(target)),
         }
     }
 

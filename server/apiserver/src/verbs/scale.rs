@@ -50,6 +50,7 @@ pub async fn scale(target: Target<'_>) -> Result<Response, Status> {
     };
     let answer = target.resource.prepare_answer(&answer, target.kind).await?;
     let object = respond::whole(target.resource, target.kind, &answer)?;
+    require_replicas(target, &object)?;
     let scale = scale_of(target, &object)?;
     match media_type.view {
         View::Table => respond::made(target.request, target.kind, COLUMNS, scale, media_type),
@@ -130,6 +131,19 @@ fn scale_kind() -> GroupVersionKind {
 
 fn schema() -> Schema {
     Schema::builtin(&scale_kind()).expect("Scale is in the table")
+}
+
+/// A custom object that says nothing of replicas has no scale yet; a write gives it one.
+fn require_replicas(target: Target<'_>, object: &Object) -> Result<(), Status> {
+    let paths = target.resource.strategy.scale(&target.kind.version).ok_or_else(Status::no_such_path)?;
+    let is_set = columns::at(object, &paths.replicas).is_some_and(|replicas| !replicas.is_null());
+    if is_set || target.kind.codec.typed().is_some() {
+        return Ok(());
+    }
+    Err(Status::internal(format!(
+        "the spec replicas field {:?} does not exist",
+        format!(".{}", paths.replicas)
+    )))
 }
 
 /// The Scale that an object shows.
@@ -254,6 +268,10 @@ fn scaled(target: Target<'_>, live: &Object) -> Result<Object, Status> {
         }
         version => object.set_meta("resourceVersion", version),
     }
+    // The registry compares it with the object's.
+    if !asked.uid().is_empty() {
+        object.set_meta("uid", asked.uid());
+    }
     set_replicas(&mut object, &paths.replicas, replicas);
     Ok(object)
 }
@@ -268,14 +286,14 @@ fn asked_scale(target: Target<'_>, live: &Object) -> Result<Object, Status> {
     let mut value = scale_of(target, live)?.into_value();
     match content_type(target) {
         patch::JSON_PATCH => json_patch::apply(&mut value, &request.body),
-        patch::STRATEGIC_PATCH => {
+        patch::STRATEGIC_PATCH if target.kind.codec.typed().is_some() => {
             strategic::apply(&mut value, patch::decode_patch(&request.body)?, &schema())
         }
         patch::MERGE_PATCH => {
             merge::apply(&mut value, &patch::decode_patch(&request.body)?);
             Ok(())
         }
-        _ => return Err(Status::unknown_media_type()),
+        _ => return Err(patch::unsupported(target)),
     }
     .map_err(|error| respond::patch_failure(error, "autoscaling", "Scale", &request.info.name))?;
     Ok(codec::decode_value(value, &schema(), validation)?.object)

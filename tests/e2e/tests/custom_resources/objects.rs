@@ -187,6 +187,25 @@ async fn status_and_scale_are_subresources_and_generation_counts_the_rest() {
     let now = server.get(&one).await.expect(200);
     assert_eq!((&now["spec"]["replicas"], &now["metadata"]["generation"]), (&json!(5), &json!(3)));
     server.merge(&format!("{one}/scale"), &json!({"spec": {"replicas": -1}})).await.expect(422);
+    let mut of_another = server.get(&format!("{one}/scale")).await.expect(200);
+    of_another["metadata"]["uid"] = "another".into();
+    of_another["metadata"]["resourceVersion"] = Value::Null;
+    let refused = server.put(&format!("{one}/scale"), &of_another).await.expect(409);
+    assert!(refused["message"].as_str().is_some_and(|text| text.contains("UID in precondition: another")));
+
+    // Who never said how many has no scale to show; a write makes one.
+    server.post(WIDGETS, &red("b")).await.expect(201);
+    let scale = format!("{WIDGETS}/b/scale");
+    let refused = server.get(&scale).await.expect(500);
+    assert_eq!(
+        (&refused["reason"], &refused["message"]),
+        (
+            &json!("InternalError"),
+            &json!(r#"Internal error occurred: the spec replicas field ".spec.replicas" does not exist"#)
+        )
+    );
+    server.merge(&scale, &json!({"spec": {"replicas": 2}})).await.expect(200);
+    assert_eq!(server.get(&scale).await.expect(200)["spec"]["replicas"], 2);
 }
 
 #[tokio::test]

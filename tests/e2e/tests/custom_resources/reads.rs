@@ -37,6 +37,45 @@ async fn printer_columns_are_the_columns_of_tables() {
 }
 
 #[tokio::test]
+async fn cells_are_what_upstream_makes_of_odd_values() {
+    let Some(server) = Server::start().await else { return };
+    let mut definition = definition();
+    let version = &mut definition["spec"]["versions"][0];
+    version["schema"]["openAPIV3Schema"]["properties"]["spec"] =
+        json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    version["selectableFields"] = Value::Null;
+    let cases = [
+        ("number", "3", json!(3)),
+        ("number", "3.0", json!(3)),
+        ("number", "1.5", json!(1.5)),
+        ("integer", "5.7", json!(5)),
+        ("integer", "\"x\"", Value::Null),
+        ("boolean", "\"true\"", Value::Null),
+        ("date", "\"yesterday\"", json!("<invalid>")),
+        ("date", "\"2999-01-01T00:00:00Z\"", json!("<invalid>")),
+        ("string", "null", json!("<no value>")),
+        ("string", "[1,{\"b\":2.5}]", json!("[1,{\"b\":2.5}]")),
+    ];
+    let columns = cases.iter().enumerate().map(|(at, (kind, _, _))| {
+        json!({"name": format!("c{at}"), "type": kind, "jsonPath": format!(".spec.c{at}"), "priority": at as i32 - 1})
+    });
+    version["additionalPrinterColumns"] = columns.collect();
+    server.define(&definition).await;
+    let fields = cases
+        .iter()
+        .enumerate()
+        .map(|(at, (_, value, _))| (format!("c{at}"), serde_json::from_str::<Value>(value).expect("JSON")));
+    server.post(WIDGETS, &widget("a", Value::Object(fields.collect()))).await.expect(201);
+    let accept = [("accept", "application/json;as=Table;v=v1;g=meta.k8s.io")];
+    let table = server.send(Method::GET, &format!("{WIDGETS}/a"), &accept, &Value::Null).await.expect(200);
+    let cells = table["rows"][0]["cells"].as_array().expect("cells");
+    for (at, (kind, value, expected)) in cases.iter().enumerate() {
+        assert_eq!(cells[at + 1].to_string(), expected.to_string(), "{kind} {value}");
+    }
+    assert_eq!(table["columnDefinitions"][1]["priority"], -1);
+}
+
+#[tokio::test]
 async fn selectable_fields_select_in_lists_watches_and_deletions() {
     let Some(server) = Server::start().await else { return };
     server.define(&definition()).await;
@@ -120,6 +159,14 @@ async fn there_is_no_protobuf() {
     let protobuf = "application/vnd.kubernetes.protobuf";
     let answer = server.send(Method::GET, WIDGETS, &[("accept", protobuf)], &Value::Null).await;
     assert_eq!(answer.code, 406);
+    // Upstream says so of every other form, and offers it with the others.
+    for other in ["application/cbor", "text/html", "application/json;as=Table;v=v9;g=meta.k8s.io"] {
+        let answer = server.send(Method::GET, WIDGETS, &[("accept", other)], &Value::Null).await;
+        assert_eq!(
+            answer.expect(406)["message"],
+            "only the following media types are accepted: application/json, application/yaml, application/vnd.kubernetes.protobuf"
+        );
+    }
     let headers = [("content-type", protobuf)];
     let body = b"k8s\0".to_vec();
     let answer = ferry_testkit::send(&server.client, Method::POST, WIDGETS, &headers, body).await;
@@ -127,11 +174,18 @@ async fn there_is_no_protobuf() {
     let both = [("accept", "application/vnd.kubernetes.protobuf,application/json")];
     let answer = server.send(Method::GET, WIDGETS, &both, &Value::Null).await;
     assert_eq!((answer.code, answer.header("content-type")), (200, "application/json"));
-    let merge = [("content-type", "application/strategic-merge-patch+json")];
     server.post(WIDGETS, &red("a")).await.expect(201);
     let patch = json!({"spec": {"size": 4}});
-    let answer = server.send(Method::PATCH, &format!("{WIDGETS}/a"), &merge, &patch).await;
-    assert_eq!(answer.code, 415, "there is no strategic merge for custom resources");
+    for path in [format!("{WIDGETS}/a"), format!("{WIDGETS}/a/scale")] {
+        for form in ["application/strategic-merge-patch+json", "application/json", "application/cbor"] {
+            let answer = server.send(Method::PATCH, &path, &[("content-type", form)], &patch).await;
+            assert_eq!(
+                answer.expect(415)["message"],
+                "the body of the request was in an unknown format - accepted media types include: application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml",
+                "{path} {form}"
+            );
+        }
+    }
 }
 
 #[tokio::test]
