@@ -215,39 +215,47 @@ impl Checker<'_> {
             && (prefix != "jsonpatch" || self.object_literals)
             && let Some(result) = library::result_of(&format!("{prefix}.{}", call.func_name))
         {
-            self.arguments(call);
-            return result;
+            let arguments = self.arguments(call);
+            return match overloads::call(&format!("{prefix}.{}", call.func_name), None, &arguments) {
+                overloads::Call::Fits(Some(result)) => result,
+                overloads::Call::Fits(None) => {
+                    self.no_overload(at, &format!("{prefix}.{}", call.func_name), None, &arguments)
+                }
+                overloads::Call::Unlisted => result,
+            };
         }
         let target = call.target.as_ref().map(|target| self.type_of(target));
         let arguments = self.arguments(call);
         if let Some(result) = self.operated(at, call, &arguments) {
             return result;
         }
-        if let Some(target) = &target
-            && !overloads::fit(&call.func_name, target, &arguments)
+        // What a loop of two variables goes over.
+        if call.func_name == "@entries"
+            && let ([range], [kind]) = (&call.args[..], &arguments[..])
+            && !matches!(kind, Type::List(_) | Type::Map(_) | Type::Dyn)
         {
-            let types: Vec<String> = arguments.iter().map(ToString::to_string).collect();
-            let (name, types) = (&call.func_name, types.join(", "));
-            return self.fault(
-                at,
-                format!("found no matching overload for '{name}' applied to '{target}.({types})'"),
-            );
+            return self.no_range(range, kind);
+        }
+        match overloads::call(&call.func_name, target.as_ref(), &arguments) {
+            overloads::Call::Fits(Some(result)) => return result,
+            overloads::Call::Fits(None) => {
+                return self.no_overload(at, &call.func_name, target.as_ref(), &arguments);
+            }
+            overloads::Call::Unlisted => {}
         }
         match library::result_of(&call.func_name) {
-            // Functions that hand back what they were given.
-            Some(_) if call.func_name == "dyn" => Type::Dyn,
-            Some(Type::Dyn)
-                if ["orValue", "value", "min", "max", "sum"].contains(&call.func_name.as_str()) =>
-            {
-                match target {
-                    Some(Type::Optional(value)) => (*value).clone(),
-                    Some(Type::List(element)) => (*element).clone(),
-                    _ => Type::Dyn,
-                }
-            }
             Some(result) => result,
             None => self.fault(at, format!("undeclared reference to '{}' (in container '')", call.func_name)),
         }
+    }
+
+    fn no_overload(&mut self, at: &IdedExpr, name: &str, target: Option<&Type>, arguments: &[Type]) -> Type {
+        let types = arguments.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let applied = match target {
+            Some(target) => format!("{target}.({types})"),
+            None => format!("({types})"),
+        };
+        self.fault(at, format!("found no matching overload for '{name}' applied to '{applied}'"))
     }
 
     fn arguments(&mut self, call: &CallExpr) -> Vec<Type> {
@@ -279,25 +287,34 @@ impl Checker<'_> {
             (operators::EQUALS | operators::NOT_EQUALS, [a, b]) => {
                 let fits = match (a, b) {
                     (Type::Null, other) | (other, Type::Null) => other.may_be_null(),
-                    _ => a.agrees_with(b) || (a.is_number() && b.is_number()),
+                    _ => a.agrees_with(b),
                 };
                 fits.then_some(Type::Bool)
             }
             (
                 operators::LESS | operators::LESS_EQUALS | operators::GREATER | operators::GREATER_EQUALS,
                 [a, b],
-            ) => (a.agrees_with(b) || (a.is_number() && b.is_number())).then_some(Type::Bool),
-            (operators::IN, [_, b]) => {
-                matches!(b, Type::Dyn | Type::List(_) | Type::Map(_) | Type::Struct(_)).then_some(Type::Bool)
+            ) => is_compared(a, b).then_some(Type::Bool),
+            (operators::IN, [a, b]) => match b {
+                Type::Dyn => true,
+                Type::List(element) => element.agrees_with(a) || (*a == Type::Null && element.may_be_null()),
+                Type::Map(_) => true,
+                _ => false,
             }
+            .then_some(Type::Bool),
             (operators::CONDITIONAL, [condition, a, b]) => {
-                (Type::Bool.agrees_with(condition)).then(|| common(vec![a.clone(), b.clone()]))
+                let is_one = a.agrees_with(b) || is_null_beside(a, b);
+                (Type::Bool.agrees_with(condition) && is_one).then(|| match (a, b) {
+                    (Type::Null, other) | (other, Type::Null) => other.clone(),
+                    _ => common(vec![a.clone(), b.clone()]),
+                })
             }
-            (operators::INDEX, [a, _]) => match a {
-                Type::List(element) => Some((**element).clone()),
+            (operators::INDEX, [a, at]) => match a {
+                Type::List(element) => Type::Int.agrees_with(at).then(|| (**element).clone()),
+                // Those that are written out may have keys of any type.
                 Type::Map(value) => Some((**value).clone()),
                 Type::Optional(_) => Some(Type::optional(Type::Dyn)),
-                Type::Dyn | Type::Struct(_) => Some(Type::Dyn),
+                Type::Dyn | Type::Struct(_) | Type::Null => Some(Type::Dyn),
                 _ => None,
             },
             (operators::OPT_SELECT, [Type::Struct(object), _]) => {
@@ -322,15 +339,21 @@ impl Checker<'_> {
         }))
     }
 
+    fn no_range(&mut self, at: &IdedExpr, kind: &Type) -> Type {
+        self.fault(
+            at,
+            format!(
+                "expression of type '{kind}' cannot be range of a comprehension (must be list, map, or dynamic)"
+            ),
+        )
+    }
+
     fn looped(&mut self, comprehension: &ComprehensionExpr) -> Type {
         let item = match self.type_of(&comprehension.iter_range) {
             Type::List(element) => (*element).clone(),
             Type::Map(_) => Type::String,
-            Type::Dyn | Type::Optional(_) | Type::Struct(_) => Type::Dyn,
-            other => self.fault(
-                &comprehension.iter_range,
-                format!("expression of type '{other}' cannot be range of a comprehension (must be list, map, or dynamic)"),
-            ),
+            Type::Dyn => Type::Dyn,
+            other => self.no_range(&comprehension.iter_range, &other),
         };
         let start = self.type_of(&comprehension.accu_init);
         let depth = self.scopes.len();
@@ -369,24 +392,55 @@ fn common(types: Vec<Type>) -> Type {
     types.fold(first, |a, b| if a.agrees_with(&b) { narrower(&a, &b) } else { Type::Dyn })
 }
 
+/// Whether one of them can be less than the other.
+fn is_compared(a: &Type, b: &Type) -> bool {
+    let either = |kind: &Type| *kind == Type::Dyn || kind.is_ordered();
+    match (a, b) {
+        (Type::Null, other) | (other, Type::Null) => {
+            matches!(other, Type::Null | Type::Dyn | Type::Timestamp | Type::Duration)
+        }
+        _ => either(a) && either(b) && (a.agrees_with(b) || (a.is_number() && b.is_number())),
+    }
+}
+
+fn is_null_beside(a: &Type, b: &Type) -> bool {
+    matches!((a, b), (Type::Null, other) | (other, Type::Null) if other.may_be_null())
+}
+
 const ARITHMETIC: [&str; 5] =
     [operators::ADD, operators::SUBSTRACT, operators::MULTIPLY, operators::DIVIDE, operators::MODULO];
 
 /// Sums, differences, products and quotients; `None` where the operands have none.
 fn arithmetic(operator: &str, a: &Type, b: &Type) -> Option<Type> {
-    match (operator, a, b) {
-        (operators::ADD, Type::List(a), Type::List(b)) => Some(Type::list(narrower(a, b))),
-        (operators::ADD, Type::Timestamp, Type::Duration)
-        | (operators::ADD, Type::Duration, Type::Timestamp)
-        | (operators::SUBSTRACT, Type::Timestamp, Type::Duration) => Some(Type::Timestamp),
-        (operators::ADD, Type::Bool | Type::Null | Type::Map(_), _) => None,
-        (operators::ADD, a, b) => a.agrees_with(b).then(|| narrower(a, b)),
-        (operators::SUBSTRACT, Type::Timestamp, Type::Timestamp)
-        | (operators::SUBSTRACT, Type::Duration, Type::Duration) => Some(Type::Duration),
-        (_, a, b) => {
-            let numeric = |kind: &Type| *kind == Type::Dyn || kind.is_number();
-            (numeric(a) && numeric(b) && a.agrees_with(b)).then(|| narrower(a, b))
+    let is_time = |kind: &Type| matches!(kind, Type::Timestamp | Type::Duration | Type::Null);
+    let is_sum = operator == operators::ADD;
+    if (is_sum || operator == operators::SUBSTRACT) && (is_time(a) || is_time(b)) {
+        return time_arithmetic(is_sum, a, b);
+    }
+    let fits = |kind: &Type| match kind {
+        Type::Dyn | Type::Int | Type::Uint => true,
+        Type::Double => operator != operators::MODULO,
+        Type::String | Type::Bytes | Type::List(_) => is_sum,
+        _ => false,
+    };
+    (fits(a) && fits(b) && a.agrees_with(b)).then(|| narrower(a, b))
+}
+
+/// Null stands for a time as well as for a duration.
+fn time_arithmetic(is_sum: bool, a: &Type, b: &Type) -> Option<Type> {
+    let either = |kind: &Type| matches!(kind, Type::Timestamp | Type::Duration | Type::Null | Type::Dyn);
+    if !either(a) || !either(b) {
+        return None;
+    }
+    match (is_sum, a, b) {
+        (true, Type::Timestamp, Type::Timestamp) | (false, Type::Duration, Type::Timestamp) => None,
+        (true, Type::Timestamp, _)
+        | (true, _, Type::Timestamp)
+        | (false, Type::Timestamp, Type::Duration) => Some(Type::Timestamp),
+        (_, Type::Duration, Type::Duration) | (false, Type::Duration, _) | (false, _, Type::Timestamp) => {
+            Some(Type::Duration)
         }
+        _ => Some(Type::Dyn),
     }
 }
 

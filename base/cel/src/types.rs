@@ -86,6 +86,17 @@ impl Type {
         )
     }
 
+    /// Whether null can stand for a value of the type: those of the libraries and of the well-known messages.
+    pub fn is_nullable(&self) -> bool {
+        matches!(self, Type::Opaque(_) | Type::Timestamp | Type::Duration | Type::Optional(_))
+    }
+
+    /// Whether one value of the type is less than another.
+    pub fn is_ordered(&self) -> bool {
+        let others = [Type::Bool, Type::String, Type::Bytes, Type::Duration, Type::Timestamp];
+        self.is_number() || others.contains(self)
+    }
+
     pub fn is_number(&self) -> bool {
         matches!(self, Type::Int | Type::Uint | Type::Double)
     }
