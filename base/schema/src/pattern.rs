@@ -21,6 +21,9 @@ pub fn compile(pattern: &str) -> Result<Arc<Regex>, String> {
     if let Some(found) = CACHE.read().get(pattern) {
         return Ok(found.clone());
     }
+    if let Some(why) = unknown_to_go(pattern) {
+        return Err(format!("error parsing regexp: {why}"));
+    }
     let compiled = RegexBuilder::new(&translate(pattern))
         .size_limit(SIZE_LIMIT)
         .dfa_size_limit(SIZE_LIMIT)
@@ -53,6 +56,107 @@ fn error_text(error: &regex::Error, pattern: &str) -> String {
         other => other.to_string(),
     };
     format!("error parsing regexp: {why}")
+}
+
+/// The most repetitions that Go's syntax has.
+const MOST_REPETITIONS: u32 = 1_000;
+
+/// What our engine would take and Go's does not, or what it would refuse in other words; `None` where both know the same.
+fn unknown_to_go(pattern: &str) -> Option<String> {
+    let mut rest = pattern;
+    // Where the repetition begins that was just read: another one may not follow.
+    let mut repetition: Option<&str> = None;
+    while let Some(char) = rest.chars().next() {
+        let tail = &rest[char.len_utf8()..];
+        let operator = match char {
+            '*' | '+' | '?' => 1,
+            '{' if repeats(tail) => tail.find('}').map_or(1, |end| end + 2),
+            _ => 0,
+        };
+        if operator > 0 {
+            if let Some(before) = repetition {
+                let both = &before[..before.len() - rest.len() + operator];
+                return Some(format!("invalid nested repetition operator: `{both}`"));
+            }
+            if char == '{' && !is_repeat_count(&rest[1..operator - 1]) {
+                return Some(format!("invalid repeat count: `{}`", &rest[..operator]));
+            }
+            repetition = Some(rest);
+            rest = &rest[operator..];
+            // It takes as little as it can.
+            rest = rest.strip_prefix('?').unwrap_or(rest);
+            continue;
+        }
+        repetition = None;
+        rest = match char {
+            '\\' => match escape_unknown_to_go(tail) {
+                Some(name) => return Some(format!("invalid escape sequence: `\\{name}`")),
+                None if tail.starts_with('Q') => tail.split_once("\\E").map_or("", |(_, after)| after),
+                None => &tail[tail.chars().next().map_or(0, char::len_utf8)..],
+            },
+            '[' => after_class(tail),
+            '(' if tail.starts_with('?') => {
+                let flags = tail[1..].trim_start_matches(['i', 'm', 's', 'U', '-']);
+                let named = flags.strip_prefix("P<").or(flags.strip_prefix('<'));
+                match named {
+                    Some(name) if name.starts_with(['=', '!']) => {
+                        return Some(format!("invalid named capture: `{rest}`"));
+                    }
+                    None if !flags.starts_with([':', ')']) => {
+                        let read = rest.len() - flags.len() + flags.chars().next().map_or(0, char::len_utf8);
+                        return Some(format!("invalid or unsupported Perl syntax: `{}`", &rest[..read]));
+                    }
+                    _ => flags,
+                }
+            }
+            _ => tail,
+        };
+    }
+    None
+}
+
+fn is_repeat_count(inside: &str) -> bool {
+    let (least, most) = inside.split_once(',').unwrap_or((inside, inside));
+    let number = |text: &str| text.parse::<u32>().ok().filter(|number| *number <= MOST_REPETITIONS);
+    match (number(least), most) {
+        (Some(_), "") => true,
+        (Some(least), most) => number(most).is_some_and(|most| least <= most),
+        (None, _) => false,
+    }
+}
+
+/// The character after a backslash, where Go's syntax has no such escape.
+fn escape_unknown_to_go(tail: &str) -> Option<char> {
+    let char = tail.chars().next()?;
+    let is_known = match char {
+        // A digit alone would mean a group that was matched before.
+        '1'..='7' => tail[1..].starts_with(|next| matches!(next, '0'..='7')),
+        _ => !char.is_ascii_alphanumeric() || "0xafnrtvAbBzQEdDsSwWpP".contains(char),
+    };
+    (!is_known).then_some(char)
+}
+
+/// What follows a class, whose bracket was read. What is wrong inside our engine says.
+fn after_class(mut tail: &str) -> &str {
+    tail = tail.strip_prefix('^').unwrap_or(tail);
+    tail = tail.strip_prefix(']').unwrap_or(tail);
+    loop {
+        let Some(char) = tail.chars().next() else { return tail };
+        let after = &tail[char.len_utf8()..];
+        tail = match char {
+            ']' => return after,
+            '\\' => &after[after.chars().next().map_or(0, char::len_utf8)..],
+            '[' if after.starts_with(':') => match after[1..].split_once(":]") {
+                Some((name, after))
+                    if name.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'^') =>
+                {
+                    after
+                }
+                _ => after,
+            },
+            _ => after,
+        };
+    }
 }
 
 /// The expression in our engine's syntax. Where the two differ: classes (`\d`, `\w`, `\s`, `\b`) are of ASCII in
@@ -158,6 +262,14 @@ fn escape<'p>(out: &mut String, tail: &'p str, class: bool) -> &'p str {
             out.push_str(&after[..end]);
             return &after[end..];
         }
+        // Up to three octal digits.
+        '0'..='7' => {
+            let digits = tail.bytes().take(3).take_while(|byte| (b'0'..=b'7').contains(byte)).count();
+            let (octal, after) = tail.split_at(digits);
+            let code = u32::from_str_radix(octal, 8).unwrap_or(0);
+            out.push_str(&format!(r"\x{{{code:x}}}"));
+            return after;
+        }
         other => {
             out.push('\\');
             out.push(other);
@@ -211,6 +323,12 @@ mod tests {
         check(r"^\p{L}{2}$", &["éa"], &["1"]);
         check(r"\bfoo\b", &["a foo"], &["afoo"]);
         check(r"^\/\<$", &["/<"], &["x"]);
+        check(r"^a{1000}?$", &[&"a".repeat(1000)], &["a"]);
+        check(r"^a*?b+?c??$", &["ab"], &["a"]);
+        check(r"^[*+?{}()]+[[:alpha:]*]+(?i)x(?:y)(?P<n>z)(?<m>z)$", &["*+a*XyzZ"], &["a"]);
+        check(r"^\101\0?[\]*]+$", &["A]*"], &["101"]);
+        check(r"^\Q**\E$", &["**"], &["*"]);
+        check(r"^a{,2}{,2}$", &["a{,2}{,2}"], &["aa"]);
         check(r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$", &["", "a-b"], &["-a"]);
     }
 
@@ -223,6 +341,22 @@ mod tests {
         assert_eq!(why("a)"), "error parsing regexp: unexpected ): `a)`");
         assert_eq!(why("a[b"), "error parsing regexp: missing closing ]: `[b`");
         assert_eq!(why("+"), "error parsing regexp: missing argument to repetition operator: `+`");
+        // What our engine knows and Go's does not, in the words of a kube-apiserver 1.36.4.
+        for (pattern, expected) in [
+            ("a{1001}", "invalid repeat count: `{1001}`"),
+            ("x{2,1}", "invalid repeat count: `{2,1}`"),
+            ("a**", "invalid nested repetition operator: `**`"),
+            ("a?+", "invalid nested repetition operator: `?+`"),
+            ("a{2}{3}", "invalid nested repetition operator: `{2}{3}`"),
+            ("(?=a)", "invalid or unsupported Perl syntax: `(?=`"),
+            ("(?x)a b", "invalid or unsupported Perl syntax: `(?x`"),
+            ("(?<=a)b", "invalid named capture: `(?<=a)b`"),
+            (r"(a)\1", r"invalid escape sequence: `\1`"),
+            (r"abc\Z", r"invalid escape sequence: `\Z`"),
+            (r"\u0041", r"invalid escape sequence: `\u`"),
+        ] {
+            assert_eq!(why(pattern), format!("error parsing regexp: {expected}"), "{pattern}");
+        }
         // Linear, however often it could be split.
         let compiled = compile("^(a+)+$").expect("fine");
         assert!(!compiled.is_match(&format!("{}b", "a".repeat(100_000))));
