@@ -95,7 +95,10 @@ impl Endpoint {
         timeout: Duration,
         body: Vec<u8>,
     ) -> Result<Vec<u8>, String> {
-        let (target, client) = self.client(registry, config).map_err(|why| format!("{NO_CLIENT}{why}"))?;
+        let (target, client) = self.client(registry, config).map_err(|fault| match fault {
+            Fault::Configuration(why) => format!("{NO_CLIENT}{why}"),
+            Fault::Address { url, why } => format!("Post \"{url}?timeout={}s\": {why}", timeout.as_secs()),
+        })?;
         let (base, path) = split_path(&target.url);
         let mut called = format!("{path}?timeout={}s", timeout.as_secs());
         let shown = format!("{base}{called}");
@@ -126,7 +129,7 @@ impl Endpoint {
         }
     }
 
-    fn client(&self, registry: &Registry, config: &ClientConfig) -> Result<(Target, kube::Client), String> {
+    fn client(&self, registry: &Registry, config: &ClientConfig) -> Result<(Target, kube::Client), Fault> {
         let target = target(registry, config)?;
         let mut kept = self.client.lock();
         if let Some((have, client)) = &*kept
@@ -134,23 +137,35 @@ impl Endpoint {
         {
             return Ok((target, client.clone()));
         }
-        let client = connect(&target, config)?;
+        let client = connect(&target, config).map_err(Fault::Configuration)?;
         *kept = Some((target.clone(), client.clone()));
         Ok((target, client))
     }
 }
 
-fn target(registry: &Registry, config: &ClientConfig) -> Result<Target, String> {
+/// Why a webhook cannot be called.
+enum Fault {
+    Configuration(String),
+    /// Nobody knows where it is.
+    Address {
+        url: String,
+        why: String,
+    },
+}
+
+fn target(registry: &Registry, config: &ClientConfig) -> Result<Target, Fault> {
     if let Some(reference) = &config.service {
         let port = reference.port.unwrap_or(service_address::DEFAULT_PORT);
         let path = reference.path.as_deref().unwrap_or("").trim_start_matches('/');
         let url = format!("https://{}.{}.svc:{port}/{path}", reference.name, reference.namespace);
-        let address = service_address::resolve(registry, &reference.namespace, &reference.name, port)?;
-        return Ok(Target { url, address: Some(address) });
+        return match service_address::resolve(registry, &reference.namespace, &reference.name, port) {
+            Ok(address) => Ok(Target { url, address: Some(address) }),
+            Err(why) => Err(Fault::Address { url, why }),
+        };
     }
     match &config.url {
         Some(url) => Ok(Target { url: url.clone(), address: None }),
-        None => Err("webhook configuration must have either service or URL".into()),
+        None => Err(Fault::Configuration("webhook configuration must have either service or URL".into())),
     }
 }
 
@@ -196,11 +211,12 @@ fn cause(error: &(dyn Error + 'static), target: &Target) -> String {
         }
     }
     let whole = chain.join(": ");
-    // An authority of the right name that did not sign it is as unknown as one of another name.
-    if whole.contains("UnknownIssuer") || whole.contains("BadSignature") {
+    // An authority of the right name that did not sign it is as unknown as one of another name, and so is a certificate that
+    // signed itself.
+    if ["UnknownIssuer", "BadSignature", "CaUsedAsEndEntity"].iter().any(|fault| whole.contains(fault)) {
         return "tls: failed to verify certificate: x509: certificate signed by unknown authority".into();
     }
-    if whole.contains("NotValidForName") {
+    if whole.contains("NotValidForName") || whole.contains("certificate not valid for name") {
         return "tls: failed to verify certificate: x509: certificate is not valid for the requested name"
             .into();
     }

@@ -184,7 +184,12 @@ fn one(given: Value, mut made: Value, to: &str) -> Result<Object, Fault> {
         match made["metadata"].get(field) {
             Some(Value::Object(map)) => {
                 if let Some((key, value)) = map.iter().find(|(_, value)| !value.is_string()) {
-                    let found = json_type(value);
+                    // As Go names what it decodes.
+                    let found = match value {
+                        Value::Number(number) if number.is_f64() => "float64",
+                        Value::Number(_) => "int64",
+                        other => json_type(other),
+                    };
                     return Err(Fault::Metadata(format!(
                         "metadata.{field}[{key}] must be a string, but is {found} in converted object"
                     )));
