@@ -71,6 +71,30 @@ async fn garbage_collection_covers_custom_objects_as_owner_and_owned() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_autoscaler_scales_a_custom_object_by_the_paths_of_its_definition() {
+    let Some(server) = Server::start().await else { return };
+    let _loops = ControlLoops::start(&server);
+    server.define(&definition()).await;
+    let widget = json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "a"}, "spec": {"color": "red", "replicas": 1}});
+    server.post(WIDGETS, &widget).await.expect(201);
+    let status = json!({"status": {"replicas": 1, "selector": "app=a"}});
+    server.merge(&format!("{WIDGETS}/a/status"), &status).await.expect(200);
+    let scaler = json!({
+        "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "a"},
+        "spec": {
+            "scaleTargetRef": {"apiVersion": "example.com/v1", "kind": "Widget", "name": "a"},
+            "minReplicas": 3, "maxReplicas": 5,
+            "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 50}}}],
+        },
+    });
+    let scalers = "/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers";
+    server.post(scalers, &scaler).await.expect(201);
+    server.until(&format!("{WIDGETS}/a"), |answer| answer.json()["spec"]["replicas"] == 3).await;
+    let path = format!("{scalers}/a");
+    server.until(&path, |answer| condition(&answer.json(), "AbleToScale").0 == "True").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_namespace_goes_with_its_custom_objects() {
     let Some(server) = Server::start().await else { return };
     let _loops = ControlLoops::start(&server);

@@ -1,8 +1,10 @@
 //! A definition that is deleted takes its objects with it, and nothing of it is left for one that is made anew.
 
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use futures::TryStreamExt;
+use futures::{StreamExt, TryStreamExt};
 use kube::api::{Api, ApiResource, DynamicObject, WatchEvent, WatchParams};
 use kube::core::GroupVersionKind;
 use serde_json::{Value, json};
@@ -115,4 +117,58 @@ async fn objects_wait_for_nobody_when_the_server_restarts_in_the_middle() {
     )
     .await
     .expect("it goes");
+}
+
+/// Writers go on until they are refused, and a watch is told the end of everything that they were told is there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_written_while_its_definition_goes_is_gone_with_it_and_told_of() {
+    let Some(server) = Server::start().await else { return };
+    server.define(&definition()).await;
+    let gvk = GroupVersionKind::gvk("example.com", "v1", "Widget");
+    let resource = ApiResource::from_gvk_with_plural(&gvk, "widgets");
+    let api: Api<DynamicObject> = Api::namespaced_with(server.client.clone(), "default", &resource);
+    let mut events = api.watch(&WatchParams::default(), "0").await.expect("a watch").boxed();
+    let watching = tokio::spawn(async move {
+        let (mut added, mut deleted) = (BTreeSet::new(), BTreeSet::new());
+        while let Some(event) = events.try_next().await.expect("events") {
+            match event {
+                WatchEvent::Added(object) => added.extend(object.metadata.name),
+                WatchEvent::Deleted(object) => deleted.extend(object.metadata.name),
+                _ => {}
+            }
+        }
+        (added, deleted)
+    });
+    let count = AtomicUsize::new(0);
+    let write = |writer: usize| {
+        let (server, count) = (&server, &count);
+        async move {
+            let mut written = BTreeSet::new();
+            loop {
+                let name = format!("w{writer}-{}", written.len());
+                match server.post(WIDGETS, &red(&name)).await.code {
+                    201 => written.insert(name),
+                    // While it is terminating, and when it is gone.
+                    refused => break (written, refused),
+                };
+                count.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+    };
+    let delete = async {
+        while count.load(Ordering::SeqCst) < 40 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        server.delete(&format!("{DEFINITIONS}/{NAME}")).await.expect(200);
+        server.until(&format!("{DEFINITIONS}/{NAME}"), |answer| answer.code == 404).await;
+    };
+    let (writers, ()) = futures::join!(futures::future::join_all((0..4).map(write)), delete);
+    let (added, deleted) = tokio::time::timeout(PATIENCE, watching).await.expect("an end").expect("no panic");
+    for (written, refused) in &writers {
+        assert!(matches!(refused, 404 | 405), "{refused}");
+        assert!(written.is_subset(&added), "{:?} were never told of", written.difference(&added));
+    }
+    assert_eq!(added, deleted);
+    server.define(&definition()).await;
+    assert_eq!(names(&server.get("/apis/example.com/v1/widgets").await.expect(200)), [""; 0]);
 }
