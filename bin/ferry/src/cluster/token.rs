@@ -56,7 +56,10 @@ enum Action {
         output: Option<Output>,
     },
     /// Revoke a token
-    Delete { id: String },
+    Delete {
+        /// ID of the token, as `ferry token list` prints it
+        id: String,
+    },
 }
 
 /// `ID.SECRET.CA`: Kubernetes' bootstrap token, and the authority's certificate.

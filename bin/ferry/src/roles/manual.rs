@@ -8,6 +8,7 @@ use clap_complete::Shell;
 
 #[derive(Args)]
 pub struct CompletionFlags {
+    /// Shell to print the script for
     shell: Shell,
 }
 

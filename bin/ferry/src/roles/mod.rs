@@ -14,7 +14,7 @@ mod feature_gates;
 pub mod kubelet;
 mod kubelet_settings;
 pub mod manual;
-mod no_effect;
+pub mod no_effect;
 pub mod proxy;
 mod proxy_config_file;
 pub mod scheduler;

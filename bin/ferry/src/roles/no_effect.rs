@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
-const HEADING: &str = "Accepted for compatibility; no effect";
+pub const HEADING: &str = "Accepted for compatibility; no effect";
 
 /// Values of `--kube-api-content-type`. Ferry's components always send and accept JSON, which every API server supports.
 pub const CONTENT_TYPES: &[&str] =

@@ -24,9 +24,13 @@ pub struct Flags {
 #[derive(Subcommand)]
 enum Action {
     /// Save the store to FILE; works while the server runs
-    Save { file: PathBuf },
+    Save {
+        /// File to write
+        file: PathBuf,
+    },
     /// Restore the store from FILE into a data directory without one
     Restore {
+        /// Snapshot to read
         file: PathBuf,
         /// Raise the revision by this number, so that clients list again
         #[arg(long, default_value_t = 1_000_000)]
