@@ -99,6 +99,8 @@ fn needs_lists(new: &ResourceQuotaStatus, old: Option<&ResourceQuotaStatus>) -> 
             .any(|(name, amount)| before.get(name).is_some_and(|before| amount < before))
 }
 
+type CountedKind = (ApiResource, Informer<Metadata>);
+
 struct Controller {
     client: Client,
     informers: Informers,
@@ -108,7 +110,7 @@ struct Controller {
     claims: Informer<PersistentVolumeClaim>,
     /// Kinds that some quota counts by number, by `resource.group` and whether they are in namespaces; and the classes of
     /// devices.
-    counted: Mutex<HashMap<(String, bool), (ApiResource, Informer<Metadata>)>>,
+    counted: Mutex<HashMap<(String, bool), CountedKind>>,
     queue: Queue<NamespacedName>,
     shutdown: CancellationToken,
 }
@@ -305,19 +307,12 @@ impl Controller {
     }
 
     /// The informer of a counted kind, started when a quota first names it.
-    async fn informer_of(
-        self: Arc<Self>,
-        resource: &str,
-    ) -> Result<Option<(ApiResource, Informer<Metadata>)>, Error> {
+    async fn informer_of(self: Arc<Self>, resource: &str) -> Result<Option<CountedKind>, Error> {
         self.follow(resource, true).await
     }
 
     /// What happens to objects of namespaces wakes the quotas there, other kinds those that count devices.
-    async fn follow(
-        self: Arc<Self>,
-        resource: &str,
-        namespaced: bool,
-    ) -> Result<Option<(ApiResource, Informer<Metadata>)>, Error> {
+    async fn follow(self: Arc<Self>, resource: &str, namespaced: bool) -> Result<Option<CountedKind>, Error> {
         // A quota may name what is in no namespace; that counts nothing.
         let key = (resource.to_owned(), namespaced);
         if let Some(known) = self.counted.lock().get(&key).cloned() {

@@ -151,7 +151,7 @@ enum Fault {
 fn one(given: Value, mut made: Value, to: &str) -> Result<Object, Fault> {
     match &made {
         Value::Null => return Err(Fault::Unreadable("unexpected end of JSON input".into())),
-        Value::Object(fields) if !fields.get("kind").is_some_and(|kind| kind.as_str() != Some("")) => {
+        Value::Object(fields) if fields.get("kind").is_none_or(|kind| kind.as_str() == Some("")) => {
             let shown = excerpt::of(&made.to_string(), excerpt::LONGEST_VALUE).into_owned();
             return Err(Fault::Unreadable(format!("Object 'Kind' is missing in '{shown}'")));
         }
