@@ -1,6 +1,7 @@
 //! The whole command, as a person meets it: `ferry up`, `kubectl run`, three containers that serve, a Service
 //! that answers by address and by name, `ferry down`. Real containerd, real registry, the kernel's own rules.
 
+mod autoscaling;
 mod churn;
 mod cluster;
 mod conversation;
