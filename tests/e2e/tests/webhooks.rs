@@ -1,11 +1,14 @@
 //! Webhooks against the real server, with real webhook servers: what they are asked, what they may do, and
 //! what becomes of a request when they hang, lie or break.
 
+use std::sync::Arc;
+
 use ferry_e2e::audited::AuditedServer;
 use ferry_e2e::webhook_server::{Reply, WebhookServer, allow, configuration, deny, patch};
 use ferry_testkit::{Answer, TestServer};
 use http::Method;
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const MUTATING: &str = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations";
@@ -519,6 +522,51 @@ async fn a_subresource_is_asked_about_as_the_kind_it_has() {
     let token = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
     server.post(&format!("{accounts}/robot/token"), &token).await.expect(201);
     asked(("authentication.k8s.io", "v1", "TokenRequest"), "serviceaccounts/token", "CREATE");
+}
+
+/// A pod that was Pending when its eviction was asked for, and serves by the time the webhook has answered.
+#[tokio::test]
+async fn a_pod_that_becomes_ready_during_its_eviction_is_kept_by_its_budget() {
+    let server = TestServer::start().await;
+    let pods = "/api/v1/namespaces/default/pods";
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "labels": {"app": "web"}},
+        "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "i"}]}});
+    server.post(pods, &pod).await.expect(201);
+    let budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
+    let budget = json!({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "b"},
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}}});
+    server.post(budgets, &budget).await.expect(201);
+    let counted = json!({"status": {"observedGeneration": 1, "currentHealthy": 1, "desiredHealthy": 1,
+        "disruptionsAllowed": 0, "expectedPods": 1}});
+    server.patch(&format!("{budgets}/b/status"), "merge", &counted).await.expect(200);
+
+    let pod_is_ready = Arc::new(Semaphore::new(0));
+    let until = pod_is_ready.clone();
+    let hook = WebhookServer::start(move |review| {
+        let response = json!({"uid": review["request"]["uid"], "allowed": true});
+        let answer =
+            json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response});
+        Reply::Late(until.clone(), 200, answer.to_string().into_bytes())
+    })
+    .await;
+    let rules = json!([{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods/eviction"]}]);
+    validate_with(&server, "waits", vec![with(hook.webhook("waits.example.com"), "rules", rules)]).await;
+
+    let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p"}});
+    let path = format!("{pods}/p/eviction");
+    let becomes_ready = async {
+        while hook.count() == 0 {
+            tokio::task::yield_now().await;
+        }
+        let status =
+            json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}});
+        server.patch(&format!("{pods}/p/status"), "merge", &status).await.expect(200);
+        pod_is_ready.close();
+    };
+    let (evicted, ()) = tokio::join!(server.post(&path, &eviction), becomes_ready);
+    evicted.expect(429);
+    let pod = server.get(&format!("{pods}/p")).await.expect(200);
+    assert!(pod["metadata"]["deletionTimestamp"].is_null());
 }
 
 #[tokio::test]
