@@ -386,6 +386,25 @@ async fn an_evicted_pod_says_that_it_was_disrupted() {
     );
 }
 
+#[tokio::test]
+async fn a_write_through_another_version_owns_the_fields_of_that_version() {
+    let server = TestServer::start().await;
+    let autoscalers = "/apis/autoscaling/v1/namespaces/default/horizontalpodautoscalers";
+    let autoscaler = |percent: u32| {
+        json!({"apiVersion": "autoscaling/v1", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "h"}, "spec": {
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"},
+            "maxReplicas": 3, "targetCPUUtilizationPercentage": percent}})
+    };
+    server.post(autoscalers, &autoscaler(50)).await.expect(201);
+    let written = server.put(&format!("{autoscalers}/h"), &autoscaler(60)).await.expect(200);
+    let entries = written["metadata"]["managedFields"].as_array().expect("field owners");
+    assert_eq!(entries.len(), 1, "{entries:?}");
+    assert_eq!(entries[0]["apiVersion"], "autoscaling/v1");
+    let spec = &entries[0]["fieldsV1"]["f:spec"];
+    assert!(spec.get("f:targetCPUUtilizationPercentage").is_some(), "{spec}");
+    assert!(spec.get("f:metrics").is_none(), "{spec}");
+}
+
 /// Pods of the cluster itself ask for them by name.
 #[tokio::test]
 async fn a_new_cluster_has_the_systems_priority_classes() {
